@@ -1,0 +1,140 @@
+"""The configuration of one endpoint in one app, read once."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import datetime as dt
+import math
+import typing as t
+import warnings
+
+from .errors import ConfigError
+
+MIN_RETENTION = dt.timedelta(hours=48)
+"""Sangho redelivers for up to 48 hours; a record must live at least as long."""
+
+DEFAULT_RETENTION = dt.timedelta(hours=72)
+"""The guide's retention."""
+
+SECRET_PREFIX = "whsec_"
+
+DEFAULTS: t.Final[dict[str, t.Any]] = {
+    "SECRET": None,
+    "TOLERANCE": 300,
+    "RETENTION": DEFAULT_RETENTION,
+    "MAX_BODY": 1024 * 1024,
+    "RETRY_AFTER": 30,
+    "LOCK_TIMEOUT": 2,
+    "REDIS_URL": "redis://localhost:6379/0",
+    "LEASE": 300,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """What ``app.config`` says under one prefix. See :meth:`.SanghoWebhooks.init_app`."""
+
+    secrets: tuple[str, ...] = dataclasses.field(repr=False)
+    tolerance: float
+    retention: dt.timedelta
+    max_body: int
+    retry_after: int
+    lock_timeout: float
+    redis_url: str = dataclasses.field(repr=False)
+    lease: float
+
+    @classmethod
+    def load(cls, values: c.MutableMapping[str, t.Any], prefix: str) -> Config:
+        """Read and check the configuration.
+
+        :param values: ``app.config``.
+        :param prefix: of the keys, such as ``SANGHO_WEBHOOK_``.
+        :raises ConfigError: naming the key, what is wrong and how to mend it.
+        """
+        for name, default in DEFAULTS.items():
+            values.setdefault(prefix + name, default)
+
+        def number(name: str, *, whole: bool = False) -> t.Any:
+            return _positive(prefix + name, values[prefix + name], whole=whole)
+
+        return cls(
+            secrets=_secrets(prefix + "SECRET", values[prefix + "SECRET"]),
+            tolerance=number("TOLERANCE"),
+            retention=_retention(prefix + "RETENTION", values[prefix + "RETENTION"]),
+            max_body=number("MAX_BODY", whole=True),
+            retry_after=number("RETRY_AFTER", whole=True),
+            lock_timeout=number("LOCK_TIMEOUT"),
+            redis_url=str(values[prefix + "REDIS_URL"]),
+            lease=number("LEASE"),
+        )
+
+
+def _secrets(key: str, value: object) -> tuple[str, ...]:
+    if value is None:
+        raise ConfigError(
+            f"{key!r} is not set. Copy the endpoint's signing secret (whsec_…) from Sangho's"
+            f" dashboard into app.config[{key!r}] or the environment variable FLASK_{key}."
+        )
+
+    entries = [value] if isinstance(value, (str, bytes)) else value
+
+    if not isinstance(entries, (list, tuple)) or not entries:
+        raise ConfigError(f"{key!r} must be a string or a list of strings, newest secret first.")
+
+    return tuple(_secret(key, position, entry) for position, entry in enumerate(entries))
+
+
+def _secret(key: str, position: int, entry: object) -> str:
+    where = f"Entry {position} of {key!r}"
+
+    if not isinstance(entry, str):
+        raise ConfigError(f"{where} must be a string, not {type(entry).__name__}.")
+
+    secret = entry.strip()
+
+    if not secret.removeprefix(SECRET_PREFIX):
+        raise ConfigError(
+            f"{where} is empty. Copy the whole signing secret (whsec_…) from Sangho's dashboard."
+        )
+
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        # Not chained: the codec's error holds the secret.
+        raise ConfigError(f"{where} is not valid UTF-8 text. Copy the secret again.") from None
+
+    if secret != entry:
+        warnings.warn(
+            f"{where} has white space around it, which was stripped. Remove it from where the"
+            " secret is set.",
+            stacklevel=2,
+        )
+
+    return secret
+
+
+def _positive(key: str, value: object, *, whole: bool) -> float:
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:  # type: ignore[operator]
+        kind = "whole number" if whole else "number"
+        raise ConfigError(f"{key!r} must be a {kind} greater than 0, not {value!r}.")
+
+    return t.cast(float, value)
+
+
+def _retention(key: str, value: object) -> dt.timedelta:
+    if not isinstance(value, dt.timedelta):
+        try:
+            value = dt.timedelta(seconds=_positive(key, value, whole=False))
+        except OverflowError:
+            raise ConfigError(f"{key!r} is too long: {value!r} seconds.") from None
+
+    if value < MIN_RETENTION:
+        raise ConfigError(
+            f"{key!r} must be at least 48 hours, not {value}: Sangho redelivers for that long, and"
+            " an event whose record is gone would be processed again. Use a timedelta or seconds."
+        )
+
+    return value

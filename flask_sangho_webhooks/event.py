@@ -1,0 +1,131 @@
+"""The event of a delivery. Pure: bytes in, value out."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import re
+import typing as t
+
+from .errors import PayloadError
+
+MAX_ID_LENGTH = 50
+MAX_TYPE_LENGTH = 100
+
+# The guide's columns are VARCHAR(50) and VARCHAR(100); printable ASCII fits them in any database
+# encoding, and compares the same in all.
+_ID = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}}")
+_TYPE = re.compile(f"[!-~]{{1,{MAX_TYPE_LENGTH}}}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event of Sangho. Needs no request: workers and scripts build it the same way.
+
+    :raises PayloadError: if ``id`` or ``type`` cannot be an event's.
+    """
+
+    id: str
+    """Identifies the event in every delivery of it: 1 to 50 printable ASCII characters."""
+
+    type: str
+    """Such as ``payment_intent.succeeded``: 1 to 100 printable ASCII characters."""
+
+    created: dt.datetime | None = None
+    """When the event happened, in UTC. Deliveries may arrive in another order."""
+
+    livemode: bool | None = None
+    api_version: str | None = None
+
+    data: dict[str, t.Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    payload: dict[str, t.Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """The whole body, parsed."""
+
+    body: bytes = dataclasses.field(default=b"", repr=False, compare=False)
+    """The bytes that were signed."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
+            raise PayloadError(
+                "The event's id must be 1 to 50 printable ASCII characters without spaces."
+            )
+
+        if not isinstance(self.type, str) or not _TYPE.fullmatch(self.type):
+            raise PayloadError(
+                "The event's type must be 1 to 100 printable ASCII characters without spaces."
+            )
+
+    @property
+    def object(self) -> t.Any:
+        """``data["object"]``: what the event is about, such as the payment intent."""
+        return self.data["object"]
+
+    @classmethod
+    def from_body(cls, body: bytes, header_id: str | None = None) -> Event:
+        """Parse a verified body.
+
+        :param body: the body exactly as it was received.
+        :param header_id: the value of ``Sangho-Event-ID``. It is not covered by the signature, so
+            it only serves when the body has no id, and must not contradict the body.
+        :raises PayloadError: if the body is not a JSON object, names a member twice, has no usable
+            ``id`` or ``type``, or has another id than the header.
+        """
+        payload = _parse(body)
+
+        if "id" not in payload:
+            event_id = header_id
+        elif header_id and header_id != payload["id"]:
+            raise PayloadError("The Sangho-Event-ID header differs from the id in the body.")
+        else:
+            event_id = payload["id"]
+
+        data = payload.get("data")
+        livemode = payload.get("livemode")
+        api_version = payload.get("api_version")
+        return cls(
+            id=event_id,  # type: ignore[arg-type]  # __post_init__ refuses what is not a string
+            type=payload.get("type"),  # type: ignore[arg-type]
+            created=_timestamp(payload.get("created")),
+            livemode=livemode if isinstance(livemode, bool) else None,
+            api_version=api_version if isinstance(api_version, str) else None,
+            data=data if isinstance(data, dict) else {},
+            payload=payload,
+            body=body,
+        )
+
+
+def _parse(body: bytes) -> dict[str, t.Any]:
+    try:
+        payload = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        # Not chained: the decoder's error holds the whole body.
+        raise PayloadError("The body is not valid JSON.") from None
+
+    if not isinstance(payload, dict):
+        raise PayloadError("The body is not a JSON object.")
+
+    return payload
+
+
+def _unique(pairs: list[tuple[str, t.Any]]) -> dict[str, t.Any]:
+    members = dict(pairs)
+
+    if len(members) != len(pairs):
+        raise ValueError("duplicate member")
+
+    return members
+
+
+def _refuse_constant(name: str) -> t.NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _timestamp(value: object) -> dt.datetime | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+
+    try:
+        return dt.datetime.fromtimestamp(value, dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

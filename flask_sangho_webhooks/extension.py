@@ -1,0 +1,371 @@
+"""The extension object: handlers, configuration, and the way of one event through the guard."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import contextvars
+import dataclasses
+import functools
+import inspect
+import logging
+import time
+import typing as t
+
+from blinker import NamedSignal
+from flask import current_app, Flask
+from flask_sqlalchemy import SQLAlchemy
+from werkzeug.exceptions import HTTPException
+
+from .config import Config
+from .errors import ConfigError, Discard, EventInProgress, GuardUnavailable, RetryLater
+from .event import Event
+from .event_types import EventType
+from .guards import Guard, Outcome, SQLGuard
+from .guards.sql import unavailable
+from .registry import Handler, HandlerFunction, is_async, Registry
+from .signals import event_duplicate, event_failed, event_processed
+
+if t.TYPE_CHECKING:
+    from flask.sansio.app import App
+
+    from .blueprint import WebhookBlueprint
+
+EXTENSION_KEY = "sangho_webhooks"
+
+logger = logging.getLogger("flask_sangho_webhooks")
+
+_F = t.TypeVar("_F", bound=HandlerFunction)
+_Callback = c.Callable[[], object]
+
+# The callbacks of the dispatch that runs in this context; shared by all extension objects.
+_callbacks: contextvars.ContextVar[list[_Callback] | None] = contextvars.ContextVar(
+    "sangho_callbacks", default=None
+)
+
+# Raised by a handler, these say what is to happen next; anything else is a failure.
+_NOT_FAILED = (Discard, RetryLater, EventInProgress, GuardUnavailable)
+
+
+class Queue(t.Protocol):
+    """Takes verified events to a worker, which calls :meth:`SanghoWebhooks.process`."""
+
+    def enqueue(self, webhooks: SanghoWebhooks, event: Event) -> None:
+        """Hand the event over, or raise; a return is a promise that a worker will see it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """What belongs to one extension object in one app."""
+
+    webhooks: SanghoWebhooks
+    config: Config
+    guard: Guard
+
+
+class SanghoWebhooks:
+    """Receives Sangho's webhooks and runs the handlers of each event exactly once.
+
+    One object serves any number of apps, each with its own configuration. Registering
+    :attr:`blueprint` on an app is all that is needed; a process without routes calls
+    :meth:`init_app`.
+
+    :param db: the app's Flask-SQLAlchemy object. Its session is committed after the handlers of an
+        event have succeeded, and rolled back if one fails.
+    :param guard: remembers processed events; by default :class:`.SQLGuard` on ``db``.
+    :param queue: hands events to a worker in place of running the handlers in the request.
+    :param model: for the default guard, a model of your own in place of
+        ``processed_webhook_events``.
+    :param name: of the blueprint; another one for each endpoint of an app.
+    :param path: of the route, below the blueprint's ``url_prefix``.
+    :param config_prefix: of the keys in ``app.config``; another one for each endpoint of an app.
+    """
+
+    def __init__(
+        self,
+        db: SQLAlchemy | None = None,
+        *,
+        guard: Guard | None = None,
+        queue: Queue | None = None,
+        model: type[t.Any] | None = None,
+        name: str = EXTENSION_KEY,
+        path: str = "/webhook",
+        config_prefix: str = "SANGHO_WEBHOOK_",
+    ) -> None:
+        if guard is not None and model is not None:
+            raise ConfigError("Give the model to the guard: SQLGuard(db, model).")
+
+        if guard is None and db is not None:
+            guard = SQLGuard(db, model)
+
+        self.db = db
+        self.guard = guard
+        self.queue = queue
+        self.name = name
+        self.path = path
+        self.config_prefix = config_prefix
+        self._registry = Registry()
+
+    @property
+    def model(self) -> type[t.Any] | None:
+        """The model of the table of processed events, if the guard has one."""
+        return getattr(self.guard, "model", None)
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The registered handlers, in the order in which they run."""
+        return tuple(self._registry.handlers)
+
+    @functools.cached_property
+    def blueprint(self) -> WebhookBlueprint:
+        """The blueprint with the route of the endpoint, ``<name>.receive``."""
+        from .blueprint import WebhookBlueprint
+
+        return WebhookBlueprint(self)
+
+    def on(self, *patterns: EventType | str) -> c.Callable[[_F], _F]:
+        """Decorate a function that takes an :class:`.Event`, to run it for events of these types.
+
+        All handlers of an event run in the order of their registration, as one unit: if one fails,
+        the effects of all are rolled back.
+
+        :param patterns: exact types; ``payment_intent.*`` for one or more further segments; ``*``
+            for everything. A type that Sangho is not known to send is accepted with a warning.
+        :raises ConfigError: if a pattern can match nothing, or the function cannot be a handler.
+        """
+
+        def decorate(function: _F) -> _F:
+            self._registry.add(function, patterns, stacklevel=2)
+            return function
+
+        return decorate
+
+    def init_app(self, app: Flask) -> None:
+        """Configure the extension for an app, without adding a route.
+
+        May be called again after the configuration has changed. These keys of ``app.config`` are
+        read, here and only here, under the ``config_prefix``:
+
+        - ``SANGHO_WEBHOOK_SECRET``: signing secret, or a list of them, newest first. Required.
+        - ``SANGHO_WEBHOOK_TOLERANCE``: seconds, 300.
+        - ``SANGHO_WEBHOOK_RETENTION``: ``timedelta`` or seconds, 72 hours, at least 48.
+        - ``SANGHO_WEBHOOK_MAX_BODY``: bytes, 1 MiB.
+        - ``SANGHO_WEBHOOK_RETRY_AFTER``: seconds, 30.
+        - ``SANGHO_WEBHOOK_LOCK_TIMEOUT``: seconds, 2.
+        - ``SANGHO_WEBHOOK_REDIS_URL``, ``SANGHO_WEBHOOK_LEASE``: for ``RedisGuard``.
+
+        :raises ConfigError: naming what is wrong and how to mend it. Nothing is registered then.
+        """
+        if self.guard is None:
+            raise ConfigError(
+                "Nothing would remember processed events. Pass the app's database,"
+                " SanghoWebhooks(db), or a guard, SanghoWebhooks(guard=…)."
+            )
+
+        config = Config.load(app.config, self.config_prefix)
+        endpoints: dict[str, Endpoint] = app.extensions.get(EXTENSION_KEY, {})
+        other = endpoints.get(self.name)
+
+        if other is not None and other.webhooks is not self:
+            raise ConfigError(
+                f"Another SanghoWebhooks object named {self.name!r} is set up on this app. Give the"
+                " second endpoint a name, config_prefix and path of its own: SanghoWebhooks(db,"
+                ' name="connect", config_prefix="SANGHO_CONNECT_", path="/connect-webhook",'
+                " model=ConnectEvent)."
+            )
+
+        for neighbour in endpoints.values():
+            model = neighbour.webhooks.model
+
+            if neighbour.webhooks is not self and model is not None and model is self.model:
+                raise ConfigError(
+                    f"The endpoints {neighbour.webhooks.name!r} and {self.name!r} share a table."
+                    " Sangho sends the same event id to both, and the second would take it for a"
+                    " duplicate. Give one a model of its own: SanghoWebhooks(db, model=…)."
+                )
+
+        bind = getattr(self.guard, "bind", None)
+        endpoint = Endpoint(self, config, self.guard if bind is None else bind(config))
+
+        if not endpoints:
+            from .cli import sangho
+
+            app.extensions[EXTENSION_KEY] = endpoints
+            app.cli.add_command(sangho)
+
+        endpoints[self.name] = endpoint
+
+    def endpoint(self) -> Endpoint:
+        """This extension's state in the current app.
+
+        :raises RuntimeError: outside an app context, or in an app it was not set up on.
+        """
+        endpoint: Endpoint | None = current_app.extensions.get(EXTENSION_KEY, {}).get(self.name)
+
+        if endpoint is None or endpoint.webhooks is not self:
+            raise RuntimeError(
+                "The current Flask app is not set up with this 'SanghoWebhooks' object. Did you"
+                " forget to call 'app.register_blueprint(webhooks.blueprint)' or 'init_app'?"
+            )
+
+        return endpoint
+
+    def is_initialized(self, app: App) -> bool:
+        """Whether :meth:`init_app` has succeeded for an app."""
+        endpoint: Endpoint | None = app.extensions.get(EXTENSION_KEY, {}).get(self.name)
+        return endpoint is not None and endpoint.webhooks is self
+
+    def receive(self, event: Event) -> Outcome:
+        """What the route does with a verified event: hand it to the queue, if there is one, or
+        process it.
+
+        :raises GuardUnavailable: also if the queue cannot be reached.
+        """
+        if self.queue is None or not self._registry.match(event.type):
+            return self.process(event)
+
+        if self.endpoint().guard.seen(event.id):
+            self._finish(event, Outcome.DUPLICATE, 0)
+            return Outcome.DUPLICATE
+
+        self.queue.enqueue(self, event)
+        _log(event, Outcome.QUEUED, 0)
+        return Outcome.QUEUED
+
+    def process(self, event: Event) -> Outcome:
+        """Run the handlers of an event, exactly once. The one entry for requests, workers and
+        scripts; needs an app context.
+
+        :return: what became of the event; every outcome is final.
+        :raises EventInProgress: if another run of the event is not finished.
+        :raises GuardUnavailable: if the guard's store cannot be reached, or is locked.
+        :raises RetryLater: if a handler asks for a redelivery.
+        :raises Exception: whatever else a handler raises; then nothing is recorded.
+        """
+        endpoint = self.endpoint()
+        handlers = self._registry.match(event.type)
+
+        if not handlers:
+            _log(event, Outcome.UNHANDLED, 0)
+            return Outcome.UNHANDLED
+
+        started = time.monotonic()
+        outer = _callbacks.get()
+        callbacks: list[_Callback] = []
+        token = _callbacks.set(callbacks)
+
+        try:
+            outcome = endpoint.guard.once(event, functools.partial(self._dispatch, handlers, event))
+        finally:
+            _callbacks.reset(token)
+
+        if outcome is Outcome.PROCESSED and outer is not None:
+            # The dispatch around this one has not committed yet.
+            outer.extend(callbacks)
+        elif outcome is Outcome.PROCESSED:
+            for callback in callbacks:
+                _run_safely(callback)
+
+        self._finish(event, outcome, time.monotonic() - started)
+        return outcome
+
+    def on_commit(self, function: _Callback) -> None:
+        """Call a function once the guard has committed, and never if it rolls back.
+
+        For effects outside the database, such as enqueueing a job. An exception in it is logged;
+        the event stays processed. Outside a dispatch the function is called at once.
+
+        :param function: called without arguments.
+        """
+        callbacks = _callbacks.get()
+
+        if callbacks is None:
+            function()
+        else:
+            callbacks.append(function)
+
+    def _dispatch(self, handlers: list[HandlerFunction], event: Event) -> None:
+        try:
+            for handler in handlers:
+                _run(handler, event)
+
+            if self.db is not None and self.db.session.registry.has():
+                with unavailable():
+                    self.db.session.commit()
+        except BaseException as error:
+            if self.db is not None and self.db.session.registry.has():
+                _roll_back(self.db)
+
+            if isinstance(error, Exception) and not isinstance(error, _NOT_FAILED):
+                self._send(event_failed, event=event, error=error)
+
+            raise
+
+    def _finish(self, event: Event, outcome: Outcome, seconds: float) -> None:
+        _log(event, outcome, seconds)
+
+        if outcome is Outcome.DUPLICATE:
+            self._send(event_duplicate, event=event)
+        else:
+            self._send(event_processed, event=event, outcome=outcome)
+
+    def _send(self, signal: NamedSignal, **values: t.Any) -> None:
+        app = current_app._get_current_object()  # type: ignore[attr-defined]
+        _run_safely(lambda: signal.send(app, webhooks=self, **values))
+
+
+def _run(handler: HandlerFunction, event: Event) -> None:
+    if is_async(handler):
+        # ensure_sync() looks at the function itself, not at an object's __call__.
+        function = handler if inspect.iscoroutinefunction(handler) else handler.__call__  # type: ignore[operator]
+        handler = current_app.ensure_sync(function)
+
+    try:
+        result = handler(event)
+    except HTTPException as error:
+        if error.get_response().status_code < 400:
+            raise RuntimeError(
+                "A handler raised an HTTP exception with a success status. It would be answered as"
+                " processed without being recorded; return from the handler instead."
+            ) from error
+
+        raise
+
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+
+        raise TypeError(
+            f"A handler returned a {type(result).__name__} that nobody would run. Decorate the"
+            " 'async def' function itself, or run it to its end before returning."
+        )
+
+
+def _roll_back(db: SQLAlchemy) -> None:
+    """Roll back without hiding the exception that led here."""
+    try:
+        db.session.rollback()
+    except Exception:
+        logger.warning("The rollback after a failed handler failed as well.", exc_info=True)
+
+
+def _run_safely(function: _Callback) -> None:
+    """Call what cannot change the outcome any more, and must not look as if it did."""
+    try:
+        function()
+    except Exception:
+        logger.exception("A callback or signal receiver failed; the event's outcome stands.")
+
+
+def _log(event: Event, outcome: Outcome, seconds: float) -> None:
+    logger.info(
+        "Event %s (%s): %s",
+        event.id,
+        event.type,
+        outcome.value,
+        extra={
+            "event_id": event.id,
+            "event_type": event.type,
+            "outcome": outcome.value,
+            "duration_ms": round(seconds * 1000, 3),
+        },
+    )

@@ -1,0 +1,304 @@
+"""Claiming an event by inserting its id: one way for each database."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import contextlib
+import enum
+import functools
+import time
+import typing as t
+
+import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import Insert
+
+from ..errors import ConfigError
+from ..event import Event
+
+
+class Claim(enum.Enum):
+    """The answer to an attempt to claim an event."""
+
+    OURS = enum.auto()
+    DUPLICATE = enum.auto()
+    IN_PROGRESS = enum.auto()
+
+
+def claim(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
+    """Insert the event's id. The insert decides; the table is read only after a conflict.
+
+    :param connection: in a transaction that ends with the handlers.
+    :param timeout: seconds to wait for a lock, where the database makes one wait at all.
+    :raises sqlalchemy.exc.DBAPIError: whatever else the database says.
+    """
+    dialect = connection.dialect
+
+    if dialect.name == "postgresql":
+        return _postgresql(connection, table, event, timeout)
+
+    if dialect.name == "sqlite":
+        return _sqlite(connection, table, event, timeout)
+
+    if getattr(dialect, "is_mariadb", False):
+        return _mariadb(connection, table, event)
+
+    if dialect.name == "mysql":
+        return _mysql(connection, table, event, timeout)
+
+    return _generic(connection, table, event)
+
+
+def utc_now(dialect: str) -> sa.ColumnElement[t.Any]:
+    """The present in UTC by the database's clock, as the column ``processed_at`` holds it.
+
+    A ``TIMESTAMP`` of MySQL and MariaDB holds an instant and is converted to the zone of the
+    database session in both directions, so the session's own time is the right one there.
+    """
+    if dialect == "postgresql":
+        return sa.func.timezone("utc", sa.func.now(), type_=sa.TIMESTAMP())
+
+    return sa.func.current_timestamp()
+
+
+def is_recorded(connection: sa.Connection, table: sa.Table, event_id: str) -> bool:
+    """Whether the id is in the table, as seen by this connection."""
+    found = connection.execute(_select(table), {"event_id": event_id}).scalar()
+    return found == event_id
+
+
+def _row(table: sa.Table, dialect: str) -> dict[str, t.Any]:
+    return {
+        "event_id": sa.bindparam("event_id", type_=table.c.event_id.type),
+        "event_type": sa.bindparam("event_type", type_=table.c.event_type.type),
+        "processed_at": utc_now(dialect),
+    }
+
+
+def _parameters(event: Event) -> dict[str, str]:
+    return {"event_id": event.id, "event_type": event.type}
+
+
+@functools.cache
+def _select(table: sa.Table) -> sa.Select[t.Any]:
+    return sa.select(table.c.event_id).where(table.c.event_id == sa.bindparam("event_id"))
+
+
+# ------------------------------------------------------------------ PostgreSQL
+
+
+@functools.cache
+def _postgresql_statement(table: sa.Table) -> sa.Select[t.Any]:
+    r"""Attempt, claim and look-up in one round trip.
+
+    A plain insert of an id that another transaction has inserted waits until that one ends, and a
+    worker with it. An advisory lock of the transaction says at once that the id is taken:
+
+    ====================================  ==========================================
+    first delivery                        duplicate
+    ====================================  ==========================================
+    BEGIN; lock(id): yes; INSERT: 1 row
+    … handler …                           BEGIN; lock(id): no → in progress; ROLLBACK
+    COMMIT (ends the lock)
+    \                                     BEGIN; lock(id): yes; INSERT: 0 rows → duplicate
+    ====================================  ==========================================
+
+    The insert can still wait for a row that someone else inserts without the lock, such as the
+    code that this extension replaces. ``lock_timeout`` bounds that: it is set before the insert
+    runs, and set back in the outermost list of columns, which is computed last.
+    """
+    attempt = sa.select(
+        sa.func.current_setting("lock_timeout").label("previous"),
+        sa.func.set_config("lock_timeout", sa.bindparam("timeout", type_=sa.String), True).label(
+            "current"
+        ),
+        sa.func.pg_try_advisory_xact_lock(
+            sa.func.hashtextextended(sa.bindparam("lock", type_=sa.String), 0)
+        ).label("locked"),
+    ).cte("attempt")
+    row = _row(table, "postgresql")
+    claimed = (
+        postgresql.insert(table)
+        .from_select(list(row), sa.select(*row.values()).where(attempt.c.locked))
+        .on_conflict_do_nothing(index_elements=[table.c.event_id])
+        .returning(table.c.event_id)
+        .cte("claimed")
+    )
+    counted = sa.select(sa.func.count().label("claimed")).select_from(claimed).subquery()
+    recorded = sa.exists().where(table.c.event_id == row["event_id"])
+    return sa.select(
+        attempt.c.locked,
+        counted.c.claimed,
+        recorded.label("recorded"),
+        sa.func.set_config("lock_timeout", attempt.c.previous, True),
+    ).select_from(attempt.join(counted, sa.true()))
+
+
+def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
+    locked, claimed, recorded, _ = connection.execute(
+        _postgresql_statement(table),
+        {
+            **_parameters(event),
+            # Two endpoints with a table each may run the same event at the same time.
+            "lock": f"{table.fullname}:{event.id}",
+            "timeout": f"{max(1, round(timeout * 1000))}ms",
+        },
+    ).one()
+
+    if claimed:
+        return Claim.OURS
+
+    # Not locked and recorded: two duplicates of a processed event have met.
+    return Claim.DUPLICATE if locked or recorded else Claim.IN_PROGRESS
+
+
+# ---------------------------------------------------------------------- SQLite
+
+
+@functools.cache
+def _sqlite_statement(table: sa.Table) -> sqlite.Insert:
+    return (
+        sqlite.insert(table)
+        .values(_row(table, "sqlite"))
+        .on_conflict_do_nothing(index_elements=[table.c.event_id])
+        .execution_options(preserve_rowcount=True)
+    )
+
+
+def _sqlite(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
+    with _busy_timeout(connection, timeout):
+        result = connection.execute(_sqlite_statement(table), _parameters(event))
+
+    return Claim.OURS if result.rowcount == 1 else Claim.DUPLICATE
+
+
+@contextlib.contextmanager
+def _busy_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]:
+    """Wait for SQLite's write lock for our time, then for the app's own again."""
+    cursor = connection.connection.cursor()
+
+    try:
+        cursor.execute("PRAGMA busy_timeout")
+        (previous,) = cursor.fetchone()
+        cursor.execute(f"PRAGMA busy_timeout = {round(timeout * 1000)}")
+
+        try:
+            yield
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {previous}")
+    finally:
+        cursor.close()
+
+
+# ---------------------------------------------------------- MariaDB and MySQL
+
+LOCK_WAIT_TIMEOUT = 1205
+DUPLICATE_ENTRY = 1062
+
+_GAP_LOCK_PAUSES = (0.01, 0.04)
+"""Seconds between attempts. A duplicate that has met its row holds the gap before it for as long
+as its rollback takes; a new id that falls into that gap is not in progress."""
+
+
+class _NoWaitInsert(Insert):
+    inherit_cache = True
+
+
+@compiles(_NoWaitInsert)
+def _compile_no_wait_insert(element: _NoWaitInsert, compiler: t.Any, **kwargs: t.Any) -> str:
+    insert: str = compiler.visit_insert(element, **kwargs)
+    return f"SET STATEMENT innodb_lock_wait_timeout=0 FOR {insert}"
+
+
+@functools.cache
+def _insert_statement(table: sa.Table, kind: type[Insert]) -> Insert:
+    return kind(table).values(_row(table, "other"))
+
+
+def _mariadb(connection: sa.Connection, table: sa.Table, event: Event) -> Claim:
+    statement = _insert_statement(table, _NoWaitInsert)
+
+    for pause in _GAP_LOCK_PAUSES:
+        result = _insert(connection, table, statement, event)
+
+        if result is not Claim.IN_PROGRESS:
+            return result
+
+        time.sleep(pause)
+
+    return _insert(connection, table, statement, event)
+
+
+def _mysql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
+    statement = _insert_statement(table, Insert)
+    previous = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
+    set_timeout = "SET SESSION innodb_lock_wait_timeout = "
+    connection.exec_driver_sql(set_timeout + str(max(1, int(timeout))))
+
+    try:
+        return _insert(connection, table, statement, event)
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(set_timeout + str(previous))
+
+
+def _insert(connection: sa.Connection, table: sa.Table, statement: Insert, event: Event) -> Claim:
+    try:
+        connection.execute(statement, _parameters(event))
+    except sa_exc.OperationalError as error:
+        if error_code(error) == LOCK_WAIT_TIMEOUT:
+            return Claim.IN_PROGRESS
+
+        raise
+    except sa_exc.IntegrityError as error:
+        if error_code(error) == DUPLICATE_ENTRY:
+            return _resolve_conflict(connection, table, event, error)
+
+        raise
+
+    return Claim.OURS
+
+
+def error_code(error: sa_exc.DBAPIError) -> int | None:
+    """The number that MySQL and MariaDB give an error."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+# ------------------------------------------------------------------ the others
+
+
+def _generic(connection: sa.Connection, table: sa.Table, event: Event) -> Claim:
+    statement = _insert_statement(table, Insert)
+
+    try:
+        with connection.begin_nested():
+            connection.execute(statement, _parameters(event))
+    except sa_exc.IntegrityError as error:
+        return _resolve_conflict(connection, table, event, error)
+
+    return Claim.OURS
+
+
+def _resolve_conflict(
+    connection: sa.Connection, table: sa.Table, event: Event, error: sa_exc.IntegrityError
+) -> Claim:
+    """Tell a duplicate from a constraint that has nothing to do with the id.
+
+    The read takes a shared lock, because a snapshot older than the other row would not show it.
+    """
+    statement = _select(table).with_for_update(read=True)
+    found = connection.execute(statement, {"event_id": event.id}).scalar()
+
+    if found == event.id:
+        return Claim.DUPLICATE
+
+    if found is None:
+        raise error
+
+    raise ConfigError(
+        f"The column 'event_id' of {table.fullname!r} takes two ids that differ in case only for"
+        " one. Run 'flask sangho upgrade' to give it a binary collation."
+    )

@@ -1,0 +1,75 @@
+"""What every guard promises."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import datetime as dt
+import enum
+import typing as t
+
+from ..event import Event
+
+Dispatch = c.Callable[[], None]
+"""Runs the handlers of one event and commits ``db.session``. Raises what a handler raises."""
+
+Progress = c.Callable[[int], None]
+"""Told how many records each batch of a cleanup deleted."""
+
+
+class Outcome(enum.Enum):
+    """What became of an event. Every one is final: the event is not needed again."""
+
+    PROCESSED = "processed"
+    DUPLICATE = "duplicate"
+    DISCARDED = "discarded"
+    UNHANDLED = "unhandled"
+    QUEUED = "queued"
+
+
+class Guard(t.Protocol):
+    """Lets each event through once. Methods are called inside an app context.
+
+    A guard that takes its settings from the app's configuration also has a method ``bind(config)``,
+    which returns the guard to use in that app.
+    """
+
+    def once(self, event: Event, dispatch: Dispatch) -> Outcome:
+        """Claim the event, run ``dispatch``, record the event.
+
+        :return: ``PROCESSED``; ``DUPLICATE`` without a run if the event is recorded; ``DISCARDED``
+            if ``dispatch`` raised :exc:`.Discard`, with the event recorded all the same.
+        :raises EventInProgress: if another run of the event is not finished.
+        :raises GuardUnavailable: if the store cannot be asked or does not answer in time.
+        :raises Exception: whatever else ``dispatch`` raises; then nothing is recorded.
+        """
+
+    def seen(self, event_id: str) -> bool:
+        """Whether the event is recorded as processed.
+
+        :raises GuardUnavailable: if the store cannot be asked.
+        """
+
+    def forget(self, event_id: str) -> bool:
+        """Delete the record, so that the next delivery runs the handlers again.
+
+        :return: whether there was one.
+        :raises GuardUnavailable: if the store cannot be asked.
+        """
+
+    def cleanup(
+        self,
+        older_than: dt.timedelta,
+        *,
+        batch_size: int = 1000,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> int:
+        """Delete old records in batches, with a commit each.
+
+        :param older_than: the age from which on a record is deleted. Nothing is refused here;
+            the command line asks for at least 48 hours.
+        :param batch_size: records per transaction.
+        :param dry_run: count, delete nothing.
+        :return: how many records were deleted, or would be.
+        :raises GuardUnavailable: if the store cannot be asked.
+        """

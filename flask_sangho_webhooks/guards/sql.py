@@ -1,0 +1,355 @@
+"""The guard whose records live in the app's own database."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import contextlib
+import datetime as dt
+import itertools
+import threading
+import time
+import typing as t
+import weakref
+
+import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
+from flask_sqlalchemy import SQLAlchemy
+
+from ..config import Config
+from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable, WebhookError
+from ..event import Event
+from ..models import default_model
+from ._claim import Claim, claim, error_code, is_recorded, utc_now
+from ._cleanup import Batches
+from ._session import holds_work, SessionFactory, set_aside
+from .base import Dispatch, Outcome, Progress
+
+# SQLSTATE classes: connection, rollback (serialization failure, deadlock), resources, operator
+# intervention (shutdown, cancel), system. 55P03 is "lock not available".
+_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03")
+# SQLite's primary result codes: BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL, CANTOPEN, PROTOCOL.
+_TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
+# MySQL and MariaDB: too many connections, shutdown, lock wait timeout, deadlock, interrupted,
+# connection killed, statement timeouts; 2000 to 2999 are the client's own, of the connection.
+_TRANSIENT_MYSQL = {1040, 1053, 1205, 1213, 1317, 1927, 1969, 3024, 4031, *range(2000, 3000)}
+
+_CLEANUP_ATTEMPTS = 5
+_CLEANUP_RETRY_PAUSE = 0.2
+_CLEANUP_MAX_PAUSE = 0.05
+
+
+def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
+    """Whether the same statement may succeed later, with nothing mended."""
+    if isinstance(error, sa_exc.TimeoutError):  # the pool has no free connection
+        return True
+
+    if not isinstance(error, sa_exc.DBAPIError):
+        return False
+
+    if error.connection_invalidated or isinstance(error, sa_exc.InterfaceError):
+        return True
+
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    result_code = getattr(error.orig, "sqlite_errorcode", None)
+    number = error_code(error)
+
+    if state is not None:
+        return str(state).startswith(_TRANSIENT_STATES)
+
+    if result_code is not None:
+        return (result_code & 0xFF) in _TRANSIENT_SQLITE
+
+    if number is not None:
+        return number in _TRANSIENT_MYSQL
+
+    return isinstance(error, sa_exc.OperationalError)
+
+
+@contextlib.contextmanager
+def unavailable(hint: str = "") -> c.Iterator[None]:
+    """Translate the database's passing troubles into :exc:`.GuardUnavailable`."""
+    try:
+        yield
+    except sa_exc.SQLAlchemyError as error:
+        if not is_transient(error):
+            raise
+
+        kind = type(getattr(error, "orig", None) or error).__name__
+        raise GuardUnavailable(f"The database is unreachable or locked ({kind}).{hint}") from error
+
+
+class SQLGuard:
+    """Claims each event by inserting its id, in the transaction that the handlers write in.
+
+    Everything that handlers write through ``db.session`` commits together with the id, or not at
+    all. Other databases (``SQLALCHEMY_BINDS``) and what handlers do elsewhere are outside.
+
+    :param db: the app's Flask-SQLAlchemy object.
+    :param model: a model with :class:`.ProcessedWebhookEventMixin`; by default that of the table
+        ``processed_webhook_events``.
+    :param lock_timeout: seconds to wait for a lock of the database; by default from the
+        configuration.
+    """
+
+    def __init__(
+        self,
+        db: SQLAlchemy,
+        model: type[t.Any] | None = None,
+        *,
+        lock_timeout: float | None = None,
+    ) -> None:
+        self.db = db
+        self.model = default_model(db) if model is None else model
+        self.table: sa.Table = self.model.__table__
+        self.lock_timeout = lock_timeout
+        SessionFactory.install(db.session)
+
+    def bind(self, config: Config) -> SQLGuard:
+        if self.lock_timeout is not None:
+            return self
+
+        return type(self)(self.db, self.model, lock_timeout=config.lock_timeout)
+
+    def once(self, event: Event, dispatch: Dispatch) -> Outcome:
+        scoped = self.db.session
+        factory = SessionFactory.install(scoped)
+        hint = ""
+
+        if scoped.registry.has() and holds_work(scoped.registry()):
+            hint = " The request's db.session holds work that is not committed."
+
+        with set_aside(scoped), self._transaction(hint) as (connection, transaction):
+            result = self._claim(connection, transaction, event, hint)
+
+            if result is Claim.DUPLICATE:
+                return Outcome.DUPLICATE
+
+            try:
+                with factory.joined(scoped, connection):
+                    dispatch()
+
+                with unavailable():
+                    self._check_alive(connection, event)
+            except Discard:
+                return self._discard(connection, transaction, event)
+
+            with unavailable():
+                transaction.commit()
+
+            return Outcome.PROCESSED
+
+    def seen(self, event_id: str) -> bool:
+        with unavailable(), self._begin() as connection:
+            return is_recorded(connection, self.table, event_id)
+
+    def forget(self, event_id: str) -> bool:
+        statement = sa.delete(self.table).where(self.table.c.event_id == event_id)
+        statement = statement.execution_options(preserve_rowcount=True)
+
+        with unavailable(), self._begin() as connection:
+            return connection.execute(statement).rowcount > 0
+
+    # -- one transaction ------------------------------------------------------
+
+    def _bind(self) -> sa.Engine | sa.Connection:
+        """Where the table lives. A connection inside another dispatch, and in tests that bind the
+        session to an outer transaction; then ours is a savepoint of it.
+        """
+        session = self.db.session.registry.createfunc()
+        return session.get_bind(mapper=sa.inspect(self.model))
+
+    @contextlib.contextmanager
+    def _begin(self) -> c.Iterator[sa.Connection]:
+        """A connection in a transaction that commits at the end of the block."""
+        with self._transaction() as (connection, transaction):
+            yield connection
+            transaction.commit()
+
+    @contextlib.contextmanager
+    def _transaction(
+        self, hint: str = "", *, read_committed: bool = False
+    ) -> c.Iterator[tuple[sa.Connection, sa.Transaction]]:
+        """A connection in a transaction that is rolled back unless it is committed.
+
+        :param read_committed: on MySQL and MariaDB, take no locks on gaps between rows.
+        """
+        bind = self._bind()
+
+        with contextlib.ExitStack() as stack:
+            if isinstance(bind, sa.Connection):
+                connection = bind
+            else:
+                _serialize_static_pool(bind, self.lock_timeout or 0, stack)
+
+                with unavailable(hint):
+                    connection = stack.enter_context(bind.connect())
+
+                    if read_committed and connection.dialect.name in ("mysql", "mariadb"):
+                        connection.execution_options(isolation_level="READ COMMITTED")
+
+            with unavailable(hint):
+                transaction = begin(connection)
+
+            try:
+                yield connection, transaction
+            finally:
+                _roll_back(transaction)
+
+    def _claim(
+        self, connection: sa.Connection, transaction: sa.Transaction, event: Event, hint: str = ""
+    ) -> Claim:
+        try:
+            with unavailable(hint):
+                result = claim(connection, self.table, event, self.lock_timeout or 0)
+        except (sa_exc.ProgrammingError, sa_exc.OperationalError) as error:
+            transaction.rollback()
+
+            if sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
+                raise
+
+            raise ConfigError(
+                f"The table {self.table.fullname!r} does not exist. Create it with 'flask sangho"
+                " upgrade', or with 'flask db migrate' and 'flask db upgrade' if the app uses"
+                " Flask-Migrate."
+            ) from error
+
+        if result is Claim.IN_PROGRESS:
+            raise EventInProgress("The event is being processed right now.")
+
+        return result
+
+    def _check_alive(self, connection: sa.Connection, event: Event) -> None:
+        """Make sure that the commit to come will commit the claim.
+
+        PostgreSQL: after an error that a handler has swallowed, COMMIT is a ROLLBACK that raises
+        nothing. The driver knows without a round trip. The others: the server may have rolled the
+        whole transaction back by itself (a deadlock, a full disk), and what handlers wrote after
+        that is in a new one, without the claim. Reading the claim back shows it.
+        """
+        info = getattr(connection.connection.driver_connection, "info", None)
+        status = getattr(info, "transaction_status", None)
+
+        if connection.dialect.name == "postgresql" and status is not None:
+            alive = int(status) == 2  # INTRANS, in libpq's numbering
+        else:
+            alive = is_recorded(connection, self.table, event.id)
+
+        if not alive:
+            raise WebhookError(
+                "The database has ended or aborted the transaction of this event: a handler caught"
+                " a database error and went on. Call db.session.rollback() in its except block, or"
+                " let the error through. Nothing was recorded."
+            )
+
+    def _discard(
+        self, connection: sa.Connection, transaction: sa.Transaction, event: Event
+    ) -> Outcome:
+        """Undo everything that the handlers wrote, in savepoints they released too, and record the
+        event in a transaction of its own. Another delivery may claim it in between.
+        """
+        with unavailable():
+            transaction.rollback()
+            again = begin(connection)
+
+            try:
+                if self._claim(connection, again, event) is Claim.DUPLICATE:
+                    return Outcome.DUPLICATE
+
+                again.commit()
+            finally:
+                _roll_back(again)
+
+        return Outcome.DISCARDED
+
+    # -- cleanup --------------------------------------------------------------
+
+    def cleanup(
+        self,
+        older_than: dt.timedelta,
+        *,
+        batch_size: int = 1000,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> int:
+        with unavailable(), self._begin() as connection:
+            now = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
+            batches = Batches(self.table, now - older_than, batch_size)
+
+            if dry_run:
+                return batches.count(connection)
+
+        total = 0
+
+        while not batches.finished:
+            started = time.monotonic()
+            deleted = self._delete_batch(batches)
+            total += deleted
+
+            if progress is not None:
+                progress(deleted)
+
+            if not batches.finished:
+                # SQLite has one lock for all; whoever waits for it asks at intervals only.
+                time.sleep(min(time.monotonic() - started, _CLEANUP_MAX_PAUSE))
+
+        return total
+
+    def _delete_batch(self, batches: Batches) -> int:
+        for attempt in itertools.count(1):
+            try:
+                with unavailable(), self._transaction(read_committed=True) as (connection, own):
+                    deleted = batches.delete_next(connection)
+                    own.commit()
+                    return deleted
+            except GuardUnavailable:
+                if attempt == _CLEANUP_ATTEMPTS:
+                    raise
+
+                time.sleep(attempt * _CLEANUP_RETRY_PAUSE)
+
+        raise AssertionError
+
+
+def begin(connection: sa.Connection) -> sa.Transaction:
+    """Begin a transaction, or a savepoint where the connection is in one already."""
+    if not connection.in_transaction():
+        return connection.begin()
+
+    if connection.dialect.name == "sqlite":
+        # sqlite3 begins no transaction before a SAVEPOINT, and a savepoint outside a transaction
+        # commits on release: the outer rollback would not undo it.
+        driver = connection.connection.driver_connection
+
+        if getattr(driver, "in_transaction", True) is False:
+            connection.exec_driver_sql("BEGIN")
+
+    return connection.begin_nested()
+
+
+def _roll_back(transaction: sa.Transaction) -> None:
+    """Roll back unless committed. A lost connection has nothing to roll back, and must not hide
+    the exception on its way.
+    """
+    if transaction.is_active:
+        with contextlib.suppress(sa_exc.SQLAlchemyError):
+            transaction.rollback()
+
+
+_static_pool_locks: weakref.WeakKeyDictionary[sa.Pool, threading.RLock] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _serialize_static_pool(engine: sa.Engine, timeout: float, stack: contextlib.ExitStack) -> None:
+    """SQLite in memory has one connection, which all threads share, and so would share one
+    transaction: a duplicate would see the first run's claim as committed.
+    """
+    if not isinstance(engine.pool, sa.StaticPool):
+        return
+
+    lock = _static_pool_locks.setdefault(engine.pool, threading.RLock())
+
+    if not lock.acquire(timeout=timeout):
+        raise GuardUnavailable("The in-memory database is in use by another thread.")
+
+    stack.callback(lock.release)

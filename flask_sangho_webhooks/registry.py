@@ -1,0 +1,170 @@
+"""Which handlers run for which event type. Pure, and usable before any app exists."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import difflib
+import functools
+import importlib.util
+import inspect
+import types
+import typing as t
+import warnings
+
+from .errors import ConfigError
+from .event import Event
+from .event_types import KNOWN_TYPES
+
+HandlerFunction = c.Callable[[Event], object]
+
+
+@dataclasses.dataclass
+class Handler:
+    """A function and the patterns it is registered for."""
+
+    function: HandlerFunction
+    patterns: list[str]
+
+    def matches(self, event_type: str) -> bool:
+        return any(_matches(pattern, event_type) for pattern in self.patterns)
+
+
+class Registry:
+    """Handlers in the order of their registration."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+
+    def add(self, function: HandlerFunction, patterns: c.Sequence[str], *, stacklevel: int) -> None:
+        """Register a function.
+
+        A function that is registered again runs once an event all the same: stacked decorators add
+        up their patterns, and a module that is imported under two names, or reloaded, replaces its
+        own functions. Functions that carry state of their own (closures, default arguments) are
+        told apart by identity only.
+
+        :param patterns: exact types, ``prefix.*`` or ``*``.
+        :param stacklevel: as in :func:`warnings.warn`, seen from this call.
+        :raises ConfigError: if a pattern or the function can never work.
+        """
+        check_patterns(patterns, stacklevel=stacklevel + 1)
+        _check_function(function)
+
+        for handler in self.handlers:
+            if _same(handler.function, function):
+                handler.function = function
+                handler.patterns += [p for p in patterns if p not in handler.patterns]
+                return
+
+        self.handlers.append(Handler(function, list(dict.fromkeys(patterns))))
+
+    def match(self, event_type: str) -> list[HandlerFunction]:
+        """The functions to run for an event type, in the order of their registration."""
+        return [h.function for h in self.handlers if h.matches(event_type)]
+
+
+def check_patterns(patterns: c.Sequence[str], *, stacklevel: int) -> None:
+    """Refuse patterns that match nothing, and warn of those that match nothing known.
+
+    :raises ConfigError: if there is no pattern, or a ``*`` is not the whole last segment.
+    """
+    if not patterns:
+        raise ConfigError('Name what to handle, such as @webhooks.on("payment_intent.succeeded").')
+
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConfigError(
+                "Use the decorator with a type in parentheses, such as"
+                ' @webhooks.on("payment_intent.succeeded").'
+            )
+
+        if not pattern or ("*" in pattern and pattern != "*" and not _is_prefix(pattern)):
+            raise ConfigError(
+                f"{pattern!r} matches no event. Use an exact type, 'payment_intent.*' or '*'."
+            )
+
+        if not any(_matches(pattern, known) for known in KNOWN_TYPES):
+            candidates = [*KNOWN_TYPES, *_known_prefixes()]
+            nearest = difflib.get_close_matches(pattern, candidates, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            warnings.warn(
+                f"Sangho is not known to send {pattern!r}.{hint}", stacklevel=stacklevel + 1
+            )
+
+
+def _known_prefixes() -> set[str]:
+    return {known.rpartition(".")[0] + ".*" for known in KNOWN_TYPES}
+
+
+def _is_prefix(pattern: str) -> bool:
+    prefix = pattern.removesuffix(".*")
+    return bool(prefix) and prefix != pattern and "*" not in prefix
+
+
+def _matches(pattern: str, event_type: str) -> bool:
+    if pattern == "*":
+        return True
+
+    if pattern.endswith(".*"):
+        prefix = pattern[:-1]
+        return event_type.startswith(prefix) and len(event_type) > len(prefix)
+
+    return pattern == event_type
+
+
+def is_async(function: HandlerFunction) -> bool:
+    """Whether calling the function makes a coroutine, also for objects with an async call."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  # not a test for being callable
+    )
+
+
+def _check_function(function: HandlerFunction) -> None:
+    if not callable(function):
+        raise ConfigError(f"A handler must be callable, not {type(function).__name__}.")
+
+    plain = _unwrap_partial(function)
+
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise ConfigError(
+            "A handler must not be a generator: its body would never run. Remove the 'yield'."
+        )
+
+    if is_async(function) and importlib.util.find_spec("asgiref") is None:
+        raise ConfigError(
+            'An async handler needs the async extra: pip install "flask-sangho-webhooks[async]"'
+        )
+
+
+def _unwrap_partial(function: HandlerFunction) -> HandlerFunction:
+    while isinstance(function, functools.partial):
+        function = function.func
+
+    return function
+
+
+def _same(one: HandlerFunction, other: HandlerFunction) -> bool:
+    if one == other:
+        return True
+
+    origin = _origin(one)
+    return origin is not None and origin == _origin(other)
+
+
+def _origin(function: HandlerFunction) -> tuple[t.Any, ...] | None:
+    """Where a stateless function is written, or None for anything that may differ from call to
+    call of the code that made it.
+    """
+    function = inspect.unwrap(function)
+
+    if (
+        not isinstance(function, types.FunctionType)
+        or function.__closure__
+        or function.__defaults__
+        or function.__kwdefaults__
+    ):
+        return None
+
+    code = function.__code__
+    return code.co_filename, code.co_firstlineno, function.__qualname__, code.co_code
