@@ -6,7 +6,6 @@ import collections.abc as c
 import contextlib
 import enum
 import functools
-import time
 import typing as t
 
 import sqlalchemy as sa
@@ -17,6 +16,7 @@ from sqlalchemy.sql.expression import Insert
 
 from ..errors import ConfigError
 from ..event import Event
+from ._transient import error_code
 
 
 class Claim(enum.Enum):
@@ -181,7 +181,7 @@ def _busy_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]
 
     try:
         cursor.execute("PRAGMA busy_timeout")
-        (previous,) = cursor.fetchone()
+        previous = t.cast(tuple[int], cursor.fetchone())[0]
         cursor.execute(f"PRAGMA busy_timeout = {round(timeout * 1000)}")
 
         try:
@@ -197,12 +197,12 @@ def _busy_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]
 LOCK_WAIT_TIMEOUT = 1205
 DUPLICATE_ENTRY = 1062
 
-_GAP_LOCK_PAUSES = (0.01, 0.04)
-"""Seconds between attempts. A duplicate that has met its row holds the gap before it for as long
-as its rollback takes; a new id that falls into that gap is not in progress."""
-
 
 class _NoWaitInsert(Insert):
+    """Fails at once where another transaction has inserted the id or locked the gap it belongs in;
+    the session's own timeout stays as it is.
+    """
+
     inherit_cache = True
 
 
@@ -218,17 +218,7 @@ def _insert_statement(table: sa.Table, kind: type[Insert]) -> Insert:
 
 
 def _mariadb(connection: sa.Connection, table: sa.Table, event: Event) -> Claim:
-    statement = _insert_statement(table, _NoWaitInsert)
-
-    for pause in _GAP_LOCK_PAUSES:
-        result = _insert(connection, table, statement, event)
-
-        if result is not Claim.IN_PROGRESS:
-            return result
-
-        time.sleep(pause)
-
-    return _insert(connection, table, statement, event)
+    return _insert(connection, table, _insert_statement(table, _NoWaitInsert), event)
 
 
 def _mysql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
@@ -259,12 +249,6 @@ def _insert(connection: sa.Connection, table: sa.Table, statement: Insert, event
         raise
 
     return Claim.OURS
-
-
-def error_code(error: sa_exc.DBAPIError) -> int | None:
-    """The number that MySQL and MariaDB give an error."""
-    arguments = getattr(error.orig, "args", ())
-    return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
 # ------------------------------------------------------------------ the others

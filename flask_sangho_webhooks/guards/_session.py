@@ -14,6 +14,9 @@ import sqlalchemy.orm as sa_orm
 
 ScopedSession = sa_orm.scoped_session[t.Any]
 
+_FLUSHED = "sangho_flushed_in"
+"""In ``Session.info``: the transaction of the last flush."""
+
 
 class _Join(t.NamedTuple):
     """The connection that sessions of one dispatch work on."""
@@ -50,6 +53,7 @@ class SessionFactory:
 
         if not isinstance(factory, cls):
             factory = scoped.registry.createfunc = cls(scoped)
+            sa.event.listen(scoped.session_factory, "after_flush", _note_flush)
 
         return factory
 
@@ -64,7 +68,7 @@ class SessionFactory:
             "join_transaction_mode": "create_savepoint",
             "twophase": False,
         }
-        session = _joined_class(self.maker.class_)(**options)
+        session = _joined_class(t.cast(t.Any, self.maker.class_))(**options)
         session.sangho_connection = join.connection
         return t.cast(sa_orm.Session, session)
 
@@ -144,6 +148,9 @@ def holds_work(session: sa_orm.Session) -> bool:
         return True
 
     transaction = session.get_transaction()
-    return transaction is not None and any(
-        getattr(transaction, flushed, None) for flushed in ("_new", "_dirty", "_deleted")
-    )
+    return transaction is not None and session.info.get(_FLUSHED) is transaction
+
+
+def _note_flush(session: sa_orm.Session, flush_context: object) -> None:
+    """Flushed objects are only weakly referenced, so the session itself may have forgotten them."""
+    session.info[_FLUSHED] = session.get_transaction()

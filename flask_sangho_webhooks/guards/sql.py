@@ -19,63 +19,15 @@ from ..config import Config
 from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable, WebhookError
 from ..event import Event
 from ..models import default_model
-from ._claim import Claim, claim, error_code, is_recorded, utc_now
+from ._claim import Claim, claim, is_recorded, utc_now
 from ._cleanup import Batches
 from ._session import holds_work, SessionFactory, set_aside
+from ._transient import unavailable as unavailable
 from .base import Dispatch, Outcome, Progress
-
-# SQLSTATE classes: connection, rollback (serialization failure, deadlock), resources, operator
-# intervention (shutdown, cancel), system. 55P03 is "lock not available".
-_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03")
-# SQLite's primary result codes: BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL, CANTOPEN, PROTOCOL.
-_TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
-# MySQL and MariaDB: too many connections, shutdown, lock wait timeout, deadlock, interrupted,
-# connection killed, statement timeouts; 2000 to 2999 are the client's own, of the connection.
-_TRANSIENT_MYSQL = {1040, 1053, 1205, 1213, 1317, 1927, 1969, 3024, 4031, *range(2000, 3000)}
 
 _CLEANUP_ATTEMPTS = 5
 _CLEANUP_RETRY_PAUSE = 0.2
 _CLEANUP_MAX_PAUSE = 0.05
-
-
-def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
-    """Whether the same statement may succeed later, with nothing mended."""
-    if isinstance(error, sa_exc.TimeoutError):  # the pool has no free connection
-        return True
-
-    if not isinstance(error, sa_exc.DBAPIError):
-        return False
-
-    if error.connection_invalidated or isinstance(error, sa_exc.InterfaceError):
-        return True
-
-    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-    result_code = getattr(error.orig, "sqlite_errorcode", None)
-    number = error_code(error)
-
-    if state is not None:
-        return str(state).startswith(_TRANSIENT_STATES)
-
-    if result_code is not None:
-        return (result_code & 0xFF) in _TRANSIENT_SQLITE
-
-    if number is not None:
-        return number in _TRANSIENT_MYSQL
-
-    return isinstance(error, sa_exc.OperationalError)
-
-
-@contextlib.contextmanager
-def unavailable(hint: str = "") -> c.Iterator[None]:
-    """Translate the database's passing troubles into :exc:`.GuardUnavailable`."""
-    try:
-        yield
-    except sa_exc.SQLAlchemyError as error:
-        if not is_transient(error):
-            raise
-
-        kind = type(getattr(error, "orig", None) or error).__name__
-        raise GuardUnavailable(f"The database is unreachable or locked ({kind}).{hint}") from error
 
 
 class SQLGuard:
@@ -312,18 +264,20 @@ class SQLGuard:
 
 def begin(connection: sa.Connection) -> sa.Transaction:
     """Begin a transaction, or a savepoint where the connection is in one already."""
-    if not connection.in_transaction():
-        return connection.begin()
-
     if connection.dialect.name == "sqlite":
-        # sqlite3 begins no transaction before a SAVEPOINT, and a savepoint outside a transaction
-        # commits on release: the outer rollback would not undo it.
-        driver = connection.connection.driver_connection
+        sa.event.listen(connection, "savepoint", _begin_before_savepoint)
 
-        if getattr(driver, "in_transaction", True) is False:
-            connection.exec_driver_sql("BEGIN")
+    return connection.begin_nested() if connection.in_transaction() else connection.begin()
 
-    return connection.begin_nested()
+
+def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
+    """sqlite3 begins no transaction before a SAVEPOINT, and SQLite commits when the outermost
+    savepoint is released: a rollback of the transaction around it would come too late.
+    """
+    driver = connection.connection.driver_connection
+
+    if getattr(driver, "in_transaction", True) is False:
+        connection.exec_driver_sql("BEGIN")
 
 
 def _roll_back(transaction: sa.Transaction) -> None:

@@ -1,0 +1,65 @@
+"""Which errors of a database pass by themselves."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import contextlib
+
+import sqlalchemy.exc as sa_exc
+
+from ..errors import GuardUnavailable
+
+# SQLSTATE classes: connection, rollback (serialization failure, deadlock), resources, operator
+# intervention (shutdown, cancel), system. 55P03 is "lock not available".
+_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03")
+# SQLite's primary result codes: BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL, CANTOPEN, PROTOCOL.
+_TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
+# MySQL and MariaDB: too many connections, shutdown, lock wait timeout, deadlock, interrupted,
+# connection killed, statement timeouts; 2000 to 2999 are the client's own, of the connection.
+_TRANSIENT_MYSQL = {1040, 1053, 1205, 1213, 1317, 1927, 1969, 3024, 4031, *range(2000, 3000)}
+
+
+def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
+    """Whether the same statement may succeed later, with nothing mended."""
+    if isinstance(error, sa_exc.TimeoutError):  # the pool has no free connection
+        return True
+
+    if not isinstance(error, sa_exc.DBAPIError):
+        return False
+
+    if error.connection_invalidated or isinstance(error, sa_exc.InterfaceError):
+        return True
+
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    result_code = getattr(error.orig, "sqlite_errorcode", None)
+    number = error_code(error)
+
+    if state is not None:
+        return str(state).startswith(_TRANSIENT_STATES)
+
+    if result_code is not None:
+        return (result_code & 0xFF) in _TRANSIENT_SQLITE
+
+    if number is not None:
+        return number in _TRANSIENT_MYSQL
+
+    return isinstance(error, sa_exc.OperationalError)
+
+
+@contextlib.contextmanager
+def unavailable(hint: str = "") -> c.Iterator[None]:
+    """Translate the database's passing troubles into :exc:`.GuardUnavailable`."""
+    try:
+        yield
+    except sa_exc.SQLAlchemyError as error:
+        if not is_transient(error):
+            raise
+
+        kind = type(getattr(error, "orig", None) or error).__name__
+        raise GuardUnavailable(f"The database is unreachable or locked ({kind}).{hint}") from error
+
+
+def error_code(error: sa_exc.DBAPIError) -> int | None:
+    """The number that MySQL and MariaDB give an error."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
