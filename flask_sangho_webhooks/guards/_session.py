@@ -6,6 +6,7 @@ import collections.abc as c
 import contextlib
 import contextvars
 import functools
+import threading
 import typing as t
 
 import sqlalchemy as sa
@@ -13,6 +14,8 @@ import sqlalchemy.exc as sa_exc
 import sqlalchemy.orm as sa_orm
 
 ScopedSession = sa_orm.scoped_session[t.Any]
+
+_install_lock = threading.Lock()
 
 _FLUSHED = "sangho_flushed_in"
 """In ``Session.info``: the transaction of the last flush."""
@@ -49,11 +52,12 @@ class SessionFactory:
         Called at start-up, and again in each dispatch for those who replace ``db.session``, as
         test recipes do.
         """
-        factory = scoped.registry.createfunc
+        with _install_lock:
+            factory = scoped.registry.createfunc
 
-        if not isinstance(factory, cls):
-            factory = scoped.registry.createfunc = cls(scoped)
-            sa.event.listen(scoped.session_factory, "after_flush", _note_flush)
+            if not isinstance(factory, cls):
+                factory = scoped.registry.createfunc = cls(scoped)
+                sa.event.listen(scoped.session_factory, "after_flush", _note_flush)
 
         return factory
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import sqlite3
 
 import sqlalchemy.exc as sa_exc
 
 from ..errors import GuardUnavailable
 
 # SQLSTATE classes: connection, rollback (serialization failure, deadlock), resources, operator
-# intervention (shutdown, cancel), system. 55P03 is "lock not available".
-_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03")
+# intervention (shutdown, cancel), system. 55P03 is "lock not available", 25006 a server that has
+# become a replica.
+_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03", "25006")
 # SQLite's primary result codes: BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL, CANTOPEN, PROTOCOL.
 _TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
-# MySQL and MariaDB: too many connections, shutdown, lock wait timeout, deadlock, interrupted,
-# connection killed, statement timeouts; 2000 to 2999 are the client's own, of the connection.
-_TRANSIENT_MYSQL = {1040, 1053, 1205, 1213, 1317, 1927, 1969, 3024, 4031, *range(2000, 3000)}
+# MySQL and MariaDB: connection closed, too many connections, shutdown, lock wait timeout, deadlock,
+# read-only replica, interrupted, connection killed, statement timeouts; 2000 to 2999 are the
+# client's own, of the connection.
+_TRANSIENT_MYSQL = {0, 1040, 1053, 1205, 1213, 1290, 1317, 1927, 1969, 3024, 4031}
+_MYSQL_CLIENT = range(2000, 3000)
 
 
 def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
@@ -27,7 +31,7 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     if not isinstance(error, sa_exc.DBAPIError):
         return False
 
-    if error.connection_invalidated or isinstance(error, sa_exc.InterfaceError):
+    if error.connection_invalidated:
         return True
 
     state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
@@ -41,9 +45,12 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
         return (result_code & 0xFF) in _TRANSIENT_SQLITE
 
     if number is not None:
-        return number in _TRANSIENT_MYSQL
+        return number in _TRANSIENT_MYSQL or number in _MYSQL_CLIENT
 
-    return isinstance(error, sa_exc.OperationalError)
+    if isinstance(error.orig, sqlite3.Error):  # no code: a misuse of the driver
+        return False
+
+    return isinstance(error, (sa_exc.OperationalError, sa_exc.InterfaceError))
 
 
 @contextlib.contextmanager
