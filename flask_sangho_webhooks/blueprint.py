@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+import collections.abc as c
+import io
 import logging
 import math
+import sys
 import typing as t
 
 from flask import Blueprint, current_app, Flask, g, request, Response
-from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
+from .dispatch import send
 from .errors import (
     EventInProgress,
     GuardUnavailable,
@@ -30,7 +34,15 @@ if t.TYPE_CHECKING:
 SIGNATURE_HEADER = "Sangho-Signature"
 EVENT_ID_HEADER = "Sangho-Event-ID"
 
+MAX_DRAIN = 32 * 1024 * 1024
+"""Bytes of a body that is too large which are read and thrown away."""
+
 logger = logging.getLogger("flask_sangho_webhooks")
+
+_LOST = (
+    "The connection ended early, or something has read the body before: WSGI middleware, or a"
+    " url_value_preprocessor of the app"
+)
 
 _ANSWERS: dict[Outcome, tuple[int, dict[str, bool]]] = {
     Outcome.PROCESSED: (200, {"received": True}),
@@ -51,13 +63,11 @@ class WebhookBlueprint(Blueprint):
         def receive() -> Response:
             return _receive(webhooks)
 
-        # One name for the views of all endpoints, by which CSRFProtect knows them.
-        receive.__module__ = __name__
-        receive.__qualname__ = receive.__name__
         self.add_url_rule(webhooks.path, "receive", receive, methods=["POST"], strict_slashes=False)
         # Runs before every before_request function, also the app's own: the body is read, and
         # cached for all of them, before one of them can consume it.
         self.url_value_preprocessor(lambda endpoint, values: _prepare(webhooks))
+        self.after_request(_keep_promise)
 
     def register(self, app: App, options: dict[str, t.Any]) -> None:
         if not self.webhooks.is_initialized(app):
@@ -82,44 +92,77 @@ def _prepare(webhooks: SanghoWebhooks) -> None:
         g.sangho_body = error
 
 
+def _keep_promise(response: Response) -> Response:
+    """Keep others from answering a delivery with 2xx: Sangho would take the event for processed. An
+    error handler that forgets the status is enough.
+    """
+    answered = g.pop("sangho_answered", False)
+
+    if request.method == "POST" and 200 <= response.status_code < 300 and not answered:
+        logger.error(
+            "A delivery that was not processed was about to be answered with %d, which would lose"
+            " the event, and is answered with 500. Look for a before_request function, an error"
+            " handler or an abort() in a handler that makes this response.",
+            response.status_code,
+        )
+        response.status_code = 500
+
+    return response
+
+
 def _read_body(limit: int) -> bytes:
-    """Read the raw body and leave it in Werkzeug's cache.
+    """Read the raw body and leave it where the app's own functions will look for it.
 
     :param limit: greatest size in bytes.
     :raises PayloadError: ``too_large``, or ``body_unavailable`` where bytes were promised and are
         not there.
     """
-    # Werkzeug cuts a chunked body at its limit without a word; one byte more than ours shows it.
-    request.max_content_length = limit + 1
+    # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
+    # body at them without a word.
+    request.max_content_length = request.max_form_memory_size = sys.maxsize
+    buffer = io.BytesIO()
 
     try:
-        body = request.get_data(cache=True)
-    except RequestEntityTooLarge:
-        raise PayloadError(f"The body is larger than {limit} bytes.", "too_large") from None
-    except ClientDisconnected:
-        raise _unavailable("the body ended before its Content-Length") from None
+        buffer.writelines(_pieces(request.stream, limit + 1))
+
+        if buffer.tell() > limit:
+            # A client that is still sending when the connection closes sees a reset in place of
+            # the answer.
+            collections.deque(_pieces(request.stream, MAX_DRAIN), maxlen=0)
+    except Exception as error:  # each server has its own for a body that breaks off
+        raise _unavailable(f"reading it failed with {type(error).__name__}. {_LOST}") from None
+    finally:
+        buffer.seek(0)
+        request.stream = buffer
+
+    # The buffer, or what a url_value_preprocessor of the app has read and cached before.
+    body = request.get_data(cache=True)
+    promised = request.content_length
 
     if len(body) > limit:
         raise PayloadError(f"The body is larger than {limit} bytes.", "too_large")
 
-    if len(body) != (request.content_length or len(body)):
-        raise _unavailable(
-            "something has read the body before: WSGI middleware, or a url_value_preprocessor of"
-            " the app"
-        )
+    if promised is not None and len(body) < promised:
+        raise _unavailable(f"{len(body)} of {promised} bytes are there. {_LOST}")
 
-    if (
-        not body
-        and "chunked" in request.headers.get("Transfer-Encoding", "").lower()
-        and "wsgi.input_terminated" not in request.environ
-    ):
+    if not body and "chunked" in request.headers.get("Transfer-Encoding", "").lower():
+        if "wsgi.input_terminated" in request.environ:
+            raise _unavailable(f"it was sent in chunks, and none is there. {_LOST}")
+
         raise _unavailable(
             "the server does not support chunked requests (it does not set"
-            " 'wsgi.input_terminated'); use one that does, such as gunicorn, or let the proxy in"
+            " 'wsgi.input_terminated'). Use one that does, such as gunicorn, or let the proxy in"
             " front buffer requests"
         )
 
     return body
+
+
+def _pieces(stream: t.IO[bytes], size: int) -> c.Iterator[bytes]:
+    """At most ``size`` bytes of a stream, as they come."""
+    while size > 0 and (piece := stream.read(min(size, 64 * 1024))):
+        size -= len(piece)
+        yield piece
 
 
 def _unavailable(cause: str) -> PayloadError:
@@ -150,25 +193,16 @@ def _verified_event(endpoint: Endpoint) -> Event:
     if isinstance(body, PayloadError):
         raise body
 
-    config = endpoint.config
-
-    try:
-        position = verify(
-            body, request.headers.get(SIGNATURE_HEADER), config.secrets, config.tolerance
+    if request.headers.get("Content-Encoding"):
+        logger.warning(
+            "A delivery has a Content-Encoding. Sangho signs the bytes that it sends: a proxy that"
+            " compresses or decompresses requests must leave this path alone."
         )
-    except SignatureError as error:
-        encoding = request.headers.get("Content-Encoding")
 
-        if error.reason == "mismatch" and encoding is not None:
-            logger.warning(
-                "A delivery of %d bytes with a Content-Encoding does not match its signature. A"
-                " proxy that compresses or decompresses requests must leave this path alone.",
-                len(body),
-            )
+    config = endpoint.config
+    position = verify(body, request.headers.get(SIGNATURE_HEADER), config.secrets, config.tolerance)
 
-        raise
-
-    if position > 0:
+    if len(config.secrets) > 1:
         logger.info(
             "A delivery was verified with secret %d of %d; 0 is the newest.",
             position,
@@ -180,12 +214,7 @@ def _verified_event(endpoint: Endpoint) -> Event:
 
 def _reject(webhooks: SanghoWebhooks, error: SignatureError | PayloadError) -> Response:
     logger.warning("A delivery was rejected: %s", error.reason, extra={"outcome": error.reason})
-    delivery_rejected.send(
-        current_app._get_current_object(),  # type: ignore[attr-defined]
-        webhooks=webhooks,
-        reason=error.reason,
-        status=error.status,
-    )
+    send(delivery_rejected, webhooks=webhooks, reason=error.reason, status=error.status)
     return _error(error)
 
 
@@ -208,6 +237,7 @@ def _error(error: WebhookError) -> Response:
 
 
 def _answer(status: int, body: dict[str, t.Any]) -> Response:
+    g.sangho_answered = True
     response = t.cast(Response, current_app.json.response(body))
     response.status_code = status
     return response

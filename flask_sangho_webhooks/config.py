@@ -19,6 +19,8 @@ DEFAULT_RETENTION = dt.timedelta(hours=72)
 
 SECRET_PREFIX = "whsec_"
 
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+
 DEFAULTS: t.Final[dict[str, t.Any]] = {
     "SECRET": None,
     "TOLERANCE": 300,
@@ -65,7 +67,7 @@ class Config:
             max_body=number("MAX_BODY", whole=True),
             retry_after=number("RETRY_AFTER", whole=True),
             lock_timeout=number("LOCK_TIMEOUT"),
-            redis_url=str(values[prefix + "REDIS_URL"]),
+            redis_url=_redis_url(prefix + "REDIS_URL", values[prefix + "REDIS_URL"]),
             lease=number("LEASE"),
         )
 
@@ -136,5 +138,13 @@ def _retention(key: str, value: object) -> dt.timedelta:
             f"{key!r} must be at least 48 hours, not {value}: Sangho redelivers for that long, and"
             " an event whose record is gone would be processed again. Use a timedelta or seconds."
         )
+
+    return value
+
+
+def _redis_url(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.startswith(REDIS_SCHEMES):
+        # The value is not shown: it may hold a password.
+        raise ConfigError(f"{key!r} must be a URL that starts with {', '.join(REDIS_SCHEMES)}.")
 
     return value

@@ -46,12 +46,12 @@ class Event:
     """The bytes that were signed."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
+        if not _fits(_ID, self.id):
             raise PayloadError(
                 "The event's id must be 1 to 50 printable ASCII characters without spaces."
             )
 
-        if not isinstance(self.type, str) or not _TYPE.fullmatch(self.type):
+        if not _fits(_TYPE, self.type):
             raise PayloadError(
                 "The event's type must be 1 to 100 printable ASCII characters without spaces."
             )
@@ -93,6 +93,10 @@ class Event:
             payload=payload,
             body=body,
         )
+
+
+def _fits(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _parse(body: bytes) -> dict[str, t.Any]:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import collections.abc as c
-import contextvars
 import dataclasses
 import functools
-import inspect
 import logging
 import time
 import typing as t
 
-from blinker import NamedSignal
 from flask import current_app, Flask
 from flask_sqlalchemy import SQLAlchemy
-from werkzeug.exceptions import HTTPException
 
 from .config import Config
-from .errors import ConfigError, Discard, EventInProgress, GuardUnavailable, RetryLater
+from .dispatch import Callback, hold_back, holding_back, run_handlers, send
+from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
 from .event_types import EventType
 from .guards import Guard, Outcome, SQLGuard
-from .guards.sql import unavailable
-from .registry import Handler, HandlerFunction, is_async, Registry
+from .registry import check_patterns, Handler, HandlerFunction, Registry
 from .signals import event_duplicate, event_failed, event_processed
 
 if t.TYPE_CHECKING:
@@ -35,15 +31,6 @@ EXTENSION_KEY = "sangho_webhooks"
 logger = logging.getLogger("flask_sangho_webhooks")
 
 _F = t.TypeVar("_F", bound=HandlerFunction)
-_Callback = c.Callable[[], object]
-
-# The callbacks of the dispatch that runs in this context; shared by all extension objects.
-_callbacks: contextvars.ContextVar[list[_Callback] | None] = contextvars.ContextVar(
-    "sangho_callbacks", default=None
-)
-
-# Raised by a handler, these say what is to happen next; anything else is a failure.
-_NOT_FAILED = (Discard, RetryLater, EventInProgress, GuardUnavailable)
 
 
 class Queue(t.Protocol):
@@ -133,8 +120,11 @@ class SanghoWebhooks:
         :raises ConfigError: if a pattern can match nothing, or the function cannot be a handler.
         """
 
+        # Here, and not when the decorator is applied: without parentheses it never would be.
+        check_patterns(patterns, stacklevel=2)
+
         def decorate(function: _F) -> _F:
-            self._registry.add(function, patterns, stacklevel=2)
+            self._registry.add(function, patterns)
             return function
 
         return decorate
@@ -174,13 +164,11 @@ class SanghoWebhooks:
             )
 
         for neighbour in endpoints.values():
-            model = neighbour.webhooks.model
-
-            if neighbour.webhooks is not self and model is not None and model is self.model:
+            if neighbour.webhooks is not self and _store(neighbour.webhooks) is _store(self):
                 raise ConfigError(
-                    f"The endpoints {neighbour.webhooks.name!r} and {self.name!r} share a table."
-                    " Sangho sends the same event id to both, and the second would take it for a"
-                    " duplicate. Give one a model of its own: SanghoWebhooks(db, model=…)."
+                    f"The endpoints {neighbour.webhooks.name!r} and {self.name!r} share a table or"
+                    " guard. Sangho sends the same event id to both, and the second would take it"
+                    " for a duplicate. Give one a model of its own: SanghoWebhooks(db, model=…)."
                 )
 
         bind = getattr(self.guard, "bind", None)
@@ -224,11 +212,11 @@ class SanghoWebhooks:
             return self.process(event)
 
         if self.endpoint().guard.seen(event.id):
-            self._finish(event, Outcome.DUPLICATE, 0)
+            self._finish(event, Outcome.DUPLICATE)
             return Outcome.DUPLICATE
 
         self.queue.enqueue(self, event)
-        _log(event, Outcome.QUEUED, 0)
+        _log(event, Outcome.QUEUED)
         return Outcome.QUEUED
 
     def process(self, event: Event) -> Outcome:
@@ -241,122 +229,58 @@ class SanghoWebhooks:
         :raises RetryLater: if a handler asks for a redelivery.
         :raises Exception: whatever else a handler raises; then nothing is recorded.
         """
-        endpoint = self.endpoint()
+        guard = self.endpoint().guard
         handlers = self._registry.match(event.type)
 
         if not handlers:
-            _log(event, Outcome.UNHANDLED, 0)
+            _log(event, Outcome.UNHANDLED)
             return Outcome.UNHANDLED
 
         started = time.monotonic()
-        outer = _callbacks.get()
-        callbacks: list[_Callback] = []
-        token = _callbacks.set(callbacks)
+        dispatch = functools.partial(run_handlers, handlers, event, self.db)
 
         try:
-            outcome = endpoint.guard.once(event, functools.partial(self._dispatch, handlers, event))
-        finally:
-            _callbacks.reset(token)
+            with holding_back(getattr(guard, "db", None)) as callbacks:
+                outcome = guard.once(event, dispatch)
 
-        if outcome is Outcome.PROCESSED and outer is not None:
-            # The dispatch around this one has not committed yet.
-            outer.extend(callbacks)
-        elif outcome is Outcome.PROCESSED:
-            for callback in callbacks:
-                _run_safely(callback)
+                if outcome is not Outcome.PROCESSED:
+                    callbacks.clear()
 
-        self._finish(event, outcome, time.monotonic() - started)
+                seconds = time.monotonic() - started
+                callbacks.append(functools.partial(self._finish, event, outcome, seconds))
+        except (EventInProgress, GuardUnavailable, RetryLater):
+            raise
+        except Exception as error:
+            send(event_failed, webhooks=self, event=event, error=error)
+            raise
+
         return outcome
 
-    def on_commit(self, function: _Callback) -> None:
+    def on_commit(self, function: Callback) -> None:
         """Call a function once the guard has committed, and never if it rolls back.
 
         For effects outside the database, such as enqueueing a job. An exception in it is logged;
         the event stays processed. Outside a dispatch the function is called at once.
 
-        :param function: called without arguments.
+        :param function: called without arguments, in the order of these calls.
         """
-        callbacks = _callbacks.get()
+        hold_back(function)
 
-        if callbacks is None:
-            function()
-        else:
-            callbacks.append(function)
-
-    def _dispatch(self, handlers: list[HandlerFunction], event: Event) -> None:
-        try:
-            for handler in handlers:
-                _run(handler, event)
-
-            if self.db is not None and self.db.session.registry.has():
-                with unavailable():
-                    self.db.session.commit()
-        except BaseException as error:
-            if self.db is not None and self.db.session.registry.has():
-                _roll_back(self.db)
-
-            if isinstance(error, Exception) and not isinstance(error, _NOT_FAILED):
-                self._send(event_failed, event=event, error=error)
-
-            raise
-
-    def _finish(self, event: Event, outcome: Outcome, seconds: float) -> None:
+    def _finish(self, event: Event, outcome: Outcome, seconds: float = 0) -> None:
         _log(event, outcome, seconds)
 
         if outcome is Outcome.DUPLICATE:
-            self._send(event_duplicate, event=event)
+            send(event_duplicate, webhooks=self, event=event)
         else:
-            self._send(event_processed, event=event, outcome=outcome)
-
-    def _send(self, signal: NamedSignal, **values: t.Any) -> None:
-        app = current_app._get_current_object()  # type: ignore[attr-defined]
-        _run_safely(lambda: signal.send(app, webhooks=self, **values))
+            send(event_processed, webhooks=self, event=event, outcome=outcome)
 
 
-def _run(handler: HandlerFunction, event: Event) -> None:
-    if is_async(handler):
-        # ensure_sync() looks at the function itself, not at an object's __call__.
-        function = handler if inspect.iscoroutinefunction(handler) else handler.__call__  # type: ignore[operator]
-        handler = current_app.ensure_sync(function)
-
-    try:
-        result = handler(event)
-    except HTTPException as error:
-        if error.get_response().status_code < 400:
-            raise RuntimeError(
-                "A handler raised an HTTP exception with a success status. It would be answered as"
-                " processed without being recorded; return from the handler instead."
-            ) from error
-
-        raise
-
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        if inspect.iscoroutine(result) or inspect.isgenerator(result):
-            result.close()
-
-        raise TypeError(
-            f"A handler returned a {type(result).__name__} that nobody would run. Decorate the"
-            " 'async def' function itself, or run it to its end before returning."
-        )
+def _store(webhooks: SanghoWebhooks) -> object:
+    """Where an extension object remembers events: a table, or what only the guard knows."""
+    return getattr(webhooks.guard, "table", webhooks.guard)
 
 
-def _roll_back(db: SQLAlchemy) -> None:
-    """Roll back without hiding the exception that led here."""
-    try:
-        db.session.rollback()
-    except Exception:
-        logger.warning("The rollback after a failed handler failed as well.", exc_info=True)
-
-
-def _run_safely(function: _Callback) -> None:
-    """Call what cannot change the outcome any more, and must not look as if it did."""
-    try:
-        function()
-    except Exception:
-        logger.exception("A callback or signal receiver failed; the event's outcome stands.")
-
-
-def _log(event: Event, outcome: Outcome, seconds: float) -> None:
+def _log(event: Event, outcome: Outcome, seconds: float = 0) -> None:
     logger.info(
         "Event %s (%s): %s",
         event.id,

@@ -8,8 +8,8 @@ import difflib
 import functools
 import importlib.util
 import inspect
+import itertools
 import types
-import typing as t
 import warnings
 
 from .errors import ConfigError
@@ -36,19 +36,17 @@ class Registry:
     def __init__(self) -> None:
         self.handlers: list[Handler] = []
 
-    def add(self, function: HandlerFunction, patterns: c.Sequence[str], *, stacklevel: int) -> None:
+    def add(self, function: HandlerFunction, patterns: c.Sequence[str]) -> None:
         """Register a function.
 
         A function that is registered again runs once an event all the same: stacked decorators add
         up their patterns, and a module that is imported under two names, or reloaded, replaces its
-        own functions. Functions that carry state of their own (closures, default arguments) are
-        told apart by identity only.
+        own functions. Functions of the same lines that hold different values, in a closure or as
+        default arguments, are different functions.
 
-        :param patterns: exact types, ``prefix.*`` or ``*``.
-        :param stacklevel: as in :func:`warnings.warn`, seen from this call.
-        :raises ConfigError: if a pattern or the function can never work.
+        :param patterns: exact types, ``prefix.*`` or ``*``, as :func:`check_patterns` lets through.
+        :raises ConfigError: if the function can never work as a handler.
         """
-        check_patterns(patterns, stacklevel=stacklevel + 1)
         _check_function(function)
 
         for handler in self.handlers:
@@ -67,6 +65,7 @@ class Registry:
 def check_patterns(patterns: c.Sequence[str], *, stacklevel: int) -> None:
     """Refuse patterns that match nothing, and warn of those that match nothing known.
 
+    :param stacklevel: as in :func:`warnings.warn`, seen from this call.
     :raises ConfigError: if there is no pattern, or a ``*`` is not the whole last segment.
     """
     if not patterns:
@@ -115,18 +114,14 @@ def _matches(pattern: str, event_type: str) -> bool:
 
 def is_async(function: HandlerFunction) -> bool:
     """Whether calling the function makes a coroutine, also for objects with an async call."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # not a test for being callable
-    )
+    return _is_any(function, inspect.iscoroutinefunction)
 
 
 def _check_function(function: HandlerFunction) -> None:
     if not callable(function):
         raise ConfigError(f"A handler must be callable, not {type(function).__name__}.")
 
-    plain = _unwrap_partial(function)
-
-    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+    if _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         raise ConfigError(
             "A handler must not be a generator: its body would never run. Remove the 'yield'."
         )
@@ -137,34 +132,46 @@ def _check_function(function: HandlerFunction) -> None:
         )
 
 
-def _unwrap_partial(function: HandlerFunction) -> HandlerFunction:
+def _is_any(function: HandlerFunction, *kinds: c.Callable[[object], bool]) -> bool:
+    """Whether the function inside any partials, or its call if it is an object, is of a kind."""
     while isinstance(function, functools.partial):
         function = function.func
 
-    return function
+    call = getattr(function, "__call__", None)  # noqa: B004  # not a test for being callable
+    return any(kind(function) or kind(call) for kind in kinds)
 
 
-def _same(one: HandlerFunction, other: HandlerFunction) -> bool:
+def _same(one: object, other: object) -> bool:
+    """Whether two functions are equal, or made by the same lines of a file and hold the same."""
     if one == other:
         return True
 
-    origin = _origin(one)
-    return origin is not None and origin == _origin(other)
+    if not (isinstance(one, types.FunctionType) and isinstance(other, types.FunctionType)):
+        return False
+
+    if one.__code__ != other.__code__ or one.__code__.co_filename != other.__code__.co_filename:
+        return False
+
+    inner = (getattr(one, "__wrapped__", None), getattr(other, "__wrapped__", None))
+    return all(
+        _same(*inner) if a is inner[0] and b is inner[1] else _same_value(a, b)
+        for a, b in itertools.zip_longest(_held(one), _held(other))
+    )
 
 
-def _origin(function: HandlerFunction) -> tuple[t.Any, ...] | None:
-    """Where a stateless function is written, or None for anything that may differ from call to
-    call of the code that made it.
-    """
-    function = inspect.unwrap(function)
+def _same_value(one: object, other: object) -> bool:
+    # Equal lists may be different lists by the time that the handler runs.
+    hashable = type(one).__hash__ is not None
+    return one is other or (hashable and type(one) is type(other) and one == other)
 
-    if (
-        not isinstance(function, types.FunctionType)
-        or function.__closure__
-        or function.__defaults__
-        or function.__kwdefaults__
-    ):
-        return None
 
-    code = function.__code__
-    return code.co_filename, code.co_firstlineno, function.__qualname__, code.co_code
+def _held(function: types.FunctionType) -> c.Iterator[object]:
+    """The default arguments of a function and the values in its closure."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a name that is assigned later
+            yield object()

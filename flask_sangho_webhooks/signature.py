@@ -12,7 +12,7 @@ from .errors import SignatureError
 def verify(
     body: bytes,
     header: str | None,
-    secrets: c.Sequence[str],
+    secrets: str | c.Sequence[str],
     tolerance: float = 300,
     *,
     now: float | None = None,
@@ -25,7 +25,8 @@ def verify(
 
     :param body: the body exactly as it was received.
     :param header: the value of ``Sangho-Signature``, or None if there was none.
-    :param secrets: the endpoint's secrets, newest first. During a rotation any of them may match.
+    :param secrets: the endpoint's secret, or several, newest first. During a rotation any of them
+        may match.
     :param tolerance: greatest age of the timestamp in seconds, in the past and in the future.
     :param now: the time to compare with, in Unix seconds; the system's clock by default.
     :return: the position in ``secrets`` of the first one that matched.
@@ -33,8 +34,11 @@ def verify(
     """
     timestamp, candidates = _parse(header)
 
+    if isinstance(secrets, str):
+        secrets = (secrets,)
+
     try:
-        age = abs((time.time() if now is None else now) - timestamp)
+        age = abs((time.time() if now is None else now) - float(timestamp))
     except OverflowError:
         raise SignatureError("malformed") from None
 

@@ -1,0 +1,147 @@
+"""One run of an event's handlers, and what waits for its commit."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import contextlib
+import contextvars
+import inspect
+import logging
+import typing as t
+
+from blinker import NamedSignal
+from flask import current_app
+from flask_sqlalchemy import SQLAlchemy
+
+from .errors import Discard
+from .event import Event
+from .guards.sql import unavailable
+from .registry import HandlerFunction, is_async
+
+Callback = c.Callable[[], object]
+
+logger = logging.getLogger("flask_sangho_webhooks")
+
+
+class _Held(t.NamedTuple):
+    """Callbacks of a run whose guard has not committed yet."""
+
+    db: SQLAlchemy | None
+    callbacks: list[Callback]
+
+
+# Shared by all extension objects: the handlers of one may process an event of another.
+_held: contextvars.ContextVar[_Held | None] = contextvars.ContextVar("sangho_held", default=None)
+
+
+def run_handlers(
+    handlers: c.Sequence[HandlerFunction], event: Event, db: SQLAlchemy | None
+) -> None:
+    """Run the handlers of one event as one unit: commit ``db.session`` after the last, roll it back
+    if one fails.
+
+    :raises GuardUnavailable: if the session's commit meets a passing trouble of the database.
+    :raises TypeError: if a handler returns something that is still to be run.
+    :raises Exception: whatever a handler raises.
+    """
+    try:
+        for handler in handlers:
+            _run(handler, event)
+
+        if db is not None and db.session.registry.has():
+            with unavailable():
+                db.session.commit()
+    except BaseException as error:
+        if db is not None and db.session.registry.has():
+            _roll_back(db)
+
+        if isinstance(error, Discard):
+            logger.warning(
+                "A handler discards event %s (%s): %s", event.id, event.type, error.reason
+            )
+
+        raise
+
+
+def _run(handler: HandlerFunction, event: Event) -> None:
+    if is_async(handler):
+
+        async def call() -> object:
+            return await t.cast(c.Awaitable[object], handler(event))
+
+        result = current_app.ensure_sync(call)()
+    else:
+        result = handler(event)
+
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+
+        raise TypeError(
+            f"A handler returned a {type(result).__name__} that nobody would run. Decorate the"
+            " 'async def' function itself, or run it to its end before returning."
+        )
+
+
+def _roll_back(db: SQLAlchemy) -> None:
+    """Roll back without hiding the exception that led here."""
+    try:
+        db.session.rollback()
+    except Exception:
+        logger.warning("The rollback after a failed handler failed as well.", exc_info=True)
+
+
+@contextlib.contextmanager
+def holding_back(db: SQLAlchemy | None) -> c.Iterator[list[Callback]]:
+    """Hold callbacks back until the block, which commits, has ended. If it raises, none is called.
+
+    :param db: what the block commits to. A block within another one on the same database commits
+        to a savepoint: its callbacks wait for the outer block, and go with it.
+    """
+    outer = _held.get()
+    held = _Held(db, [])
+    token = _held.set(held)
+
+    try:
+        yield held.callbacks
+    finally:
+        _held.reset(token)
+
+    if outer is not None and db is not None and db is outer.db:
+        outer.callbacks.extend(held.callbacks)
+        return
+
+    for callback in held.callbacks:
+        with _outcome_stands():
+            callback()
+
+
+def hold_back(function: Callback) -> None:
+    """Call a function when the run around it has committed, or at once outside of any."""
+    held = _held.get()
+
+    if held is None:
+        function()
+    else:
+        held.callbacks.append(function)
+
+
+def send(signal: NamedSignal, **values: t.Any) -> None:
+    """Send a signal of the current app. A receiver that fails keeps none of the others from it."""
+    app = current_app._get_current_object()  # type: ignore[attr-defined]
+
+    if signal.is_muted:
+        return
+
+    for receiver in signal.receivers_for(app):
+        with _outcome_stands():
+            app.ensure_sync(receiver)(app, **values)
+
+
+@contextlib.contextmanager
+def _outcome_stands() -> c.Iterator[None]:
+    """Log what cannot change the outcome any more, and must not look as if it did."""
+    try:
+        yield
+    except Exception:
+        logger.exception("A callback or signal receiver failed; the outcome stands.")
