@@ -45,7 +45,7 @@ def db() -> SQLAlchemy:
 @pytest.fixture
 def make_app(db: SQLAlchemy, tmp_path: pathlib.Path) -> c.Iterator[MakeApp]:
     """Makes apps with a database each, whose tables are to be created with ``create_all``."""
-    apps: list[weakref.ref[Flask]] = []
+    engines: list[sa.Engine] = []
 
     def make_app(**config: t.Any) -> Flask:
         app = Flask(__name__)
@@ -53,15 +53,16 @@ def make_app(db: SQLAlchemy, tmp_path: pathlib.Path) -> c.Iterator[MakeApp]:
             SQLALCHEMY_DATABASE_URI=f"sqlite:///{tmp_path / uuid.uuid4().hex}.sqlite3", **config
         )
         db.init_app(app)
-        apps.append(weakref.ref(app))
+
+        with app.app_context():
+            engines.append(db.engine)
+
         return app
 
     yield make_app
 
-    for reference in apps:
-        if (app := reference()) is not None:
-            with app.app_context():
-                db.engine.dispose()
+    for engine in engines:
+        engine.dispose()
 
 
 def create_all(db: SQLAlchemy, *apps: Flask) -> None:
