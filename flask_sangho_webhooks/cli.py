@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import sys
-import typing as t
 
 import click
 from flask import current_app
 from flask.cli import AppGroup
 
-from .config import DEFAULT_RETENTION, MIN_RETENTION
+from .config import MIN_RETENTION
 from .errors import WebhookError
 from .extension import Endpoint, EXTENSION_KEY
 
 _HOUR = dt.timedelta(hours=1)
-_MAX_HOURS = 10 * 365 * 24
+_MAX_HOURS = 100_000
 
-sangho = AppGroup("sangho", help="Look after Sangho's webhooks.")
-
-
-class _Hours(click.FloatRange):
-    """A number of hours, greater than 0 and at most ten years."""
-
-    name = "hours"
-
-    def convert(
-        self, value: t.Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            hours = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number of hours.", param, ctx)
-
-        if not math.isfinite(hours) or not 0 < hours <= _MAX_HOURS:
-            self.fail(f"{value} is not between 0 and {_MAX_HOURS} hours.", param, ctx)
-
-        return hours
+sangho = AppGroup("sangho", help="Look after the records of Sangho's webhooks.")
 
 
 def _endpoints(name: str | None) -> list[Endpoint]:
@@ -48,52 +27,81 @@ def _endpoints(name: str | None) -> list[Endpoint]:
 
     if name not in endpoints:
         raise click.BadParameter(
-            f"no endpoint is named {name!r}; there is {', '.join(sorted(endpoints))}.",
+            f"No endpoint is named {name!r}; there is {', '.join(sorted(endpoints))}.",
             param_hint="--name",
         )
 
     return [endpoints[name]]
 
 
+def _age(
+    context: click.Context, parameter: click.Parameter, hours: float | None
+) -> dt.timedelta | None:
+    if hours is None:
+        return None
+
+    if not 1 <= hours <= _MAX_HOURS:  # NaN is neither
+        raise click.BadParameter(f"{hours:g} is not a number of hours from 1 to {_MAX_HOURS}.")
+
+    return dt.timedelta(hours=hours)
+
+
 @sangho.command()
 @click.option(
     "--older-than",
-    type=_Hours(),
-    default=DEFAULT_RETENTION / _HOUR,
-    show_default="72",
+    type=float,
+    callback=_age,
     metavar="HOURS",
-    help="Delete records of events processed longer ago than this.",
+    help="Delete records of events processed longer ago than this. Less than 48 needs --force."
+    "  [default: what SANGHO_WEBHOOK_RETENTION says, or else 72]",
 )
-@click.option("--batch-size", type=click.IntRange(1, 100_000), default=1000, show_default=True)
-@click.option("--dry-run", is_flag=True, help="Say how many, delete nothing.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 10_000),
+    default=1000,
+    show_default=True,
+    help="Records deleted in one transaction.",
+)
+@click.option("--dry-run", is_flag=True, help="Say how many records are old, and delete nothing.")
 @click.option("--force", is_flag=True, help="Allow less than 48 hours.")
-@click.option("--name", help="Only this endpoint of the app.")
+@click.option("--name", help="Clean up after this endpoint only.  [default: all of the app]")
 def cleanup(
-    older_than: float, batch_size: int, dry_run: bool, force: bool, name: str | None
+    older_than: dt.timedelta | None, batch_size: int, dry_run: bool, force: bool, name: str | None
 ) -> None:
     """Delete old records of processed events.
 
-    Sangho redelivers an event for up to 48 hours. A record that is deleted earlier no longer keeps
-    its event from being processed again. Records are deleted in batches with a commit each;
-    deliveries go on meanwhile, and it does no harm to interrupt the command or start it twice.
-    """
-    age = dt.timedelta(hours=older_than)
+    Run it from time to time, once an hour or once a day. From a crontab:
 
-    if age < MIN_RETENTION and not force:
+    \b
+        17 * * * *  flask --app shop sangho cleanup
+
+    Sangho redelivers an event for up to 48 hours. An event whose record is deleted earlier would
+    be processed again.
+
+    Records are deleted in batches with a commit each. Deliveries go on meanwhile, and it does no
+    harm to interrupt the command, or to start it twice.
+    """
+    if older_than is not None and older_than < MIN_RETENTION and not force:
         raise click.BadParameter(
-            "less than 48 hours: Sangho may still redeliver these events, and they would be"
-            " processed again. Use --force if that is what you want.",
+            "Sangho redelivers an event for up to 48 hours; with its record deleted earlier, it"
+            " would be processed again. Use 48 or more, or --force if that is what you want.",
             param_hint="--older-than",
         )
 
-    for endpoint in _endpoints(name):
+    endpoints = _endpoints(name)
+
+    for endpoint in endpoints:
+        age = older_than or endpoint.config.retention
+
         try:
-            deleted = _clean_up(endpoint, age, batch_size, dry_run)
+            count = _clean_up(endpoint, age, batch_size, dry_run)
         except WebhookError as error:
             raise click.ClickException(str(error)) from error
 
         verb = "Would delete" if dry_run else "Deleted"
-        click.echo(f"{verb} {deleted} records older than {older_than:g} hours.")
+        noun = "record" if count == 1 else "records"
+        whose = f" of {endpoint.webhooks.name!r}" if len(endpoints) > 1 else ""
+        click.echo(f"{verb} {count} {noun}{whose} older than {age / _HOUR:g} hours.")
 
 
 def _clean_up(endpoint: Endpoint, age: dt.timedelta, batch_size: int, dry_run: bool) -> int:
@@ -104,22 +112,30 @@ def _clean_up(endpoint: Endpoint, age: dt.timedelta, batch_size: int, dry_run: b
 
     expired = guard.cleanup(age, dry_run=True)
 
-    with click.progressbar(length=expired, label="Deleting", file=sys.stderr) as bar:
+    with click.progressbar(length=expired, label=endpoint.webhooks.name, file=sys.stderr) as bar:
         return guard.cleanup(age, batch_size=batch_size, progress=bar.update)
 
 
 @sangho.command()
-def upgrade() -> None:
-    """Create or adopt the table of processed events.
+@click.option("--force", is_flag=True, help="Create the table in an app that uses Flask-Migrate.")
+def upgrade(force: bool) -> None:
+    """Create the table of processed events, or adopt one that is there.
 
-    For apps without Alembic: applies the packaged migration, and remembers it in the table
-    'sangho_alembic_version'. A table that was made by hand from Sangho's guide keeps its rows.
-    Apps with Flask-Migrate run 'flask db migrate' and 'flask db upgrade' in place of this.
+    For apps without Alembic. Run it with every deployment: it does what is not done yet, and
+    remembers that in the table 'sangho_alembic_version'.
+
+    A table made by hand from Sangho's guide keeps its rows and gets what it lacks: the index, and
+    on MySQL and MariaDB a collation that tells 'evt_a' from 'evt_A'.
+
+    In an app that uses Flask-Migrate, 'flask db migrate' and 'flask db upgrade' create the table.
+    There, this command only completes a table that was made by hand, and remembers nothing.
     """
     from .migrate import upgrade_tables
 
+    migrated = "migrate" in current_app.extensions and not force
+
     try:
-        for line in upgrade_tables(_endpoints(None)):
+        for line in upgrade_tables(_endpoints(None), flask_migrate=migrated):
             click.echo(line)
     except WebhookError as error:
         raise click.ClickException(str(error)) from error

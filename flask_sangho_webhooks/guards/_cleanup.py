@@ -1,96 +1,149 @@
-"""Deleting old records a batch at a time, beside running deliveries."""
+"""Deleting expired records a batch at a time, beside running deliveries."""
 
 from __future__ import annotations
 
+import collections.abc as c
+import contextlib
 import datetime as dt
+import functools
+import itertools
+import time
 import typing as t
 
 import sqlalchemy as sa
 
+from ..errors import GuardUnavailable
+from ._claim import utc_now
+from .base import Progress
 
-class Batches:
-    """The expired records of a table, deleted from the oldest on.
+_T = t.TypeVar("_T")
 
-    Each batch belongs in a transaction of its own. Rows are deleted by key, so that no lock is
-    taken on the ranges in which deliveries insert. Two cleanups at once share the work or repeat
-    each other's; neither deletes a record that is not expired.
+_LOOK_AHEAD = 20_000
+_ATTEMPTS = 5
+_RETRY_PAUSE = 0.2
+_MAX_PAUSE = 0.05
 
-    :param cutoff: records of before this time are expired, as ``processed_at`` holds it.
-    :param size: records in a batch.
+
+class Cleanup:
+    """Deletes the records of a table that are older than an age, from the oldest on.
+
+    The keys of many records are read at once and deleted batch by batch, each in a transaction of
+    its own. Deleting by key takes no lock on the ranges in which deliveries insert. Looking once
+    for many batches keeps the work in proportion to the records: entries that are deleted stay in
+    an index until the server has purged them, and every look walks over those with the time that
+    the last one has reached.
+
+    A batch checks the age again, so that two cleanups at once, or a record that was forgotten and
+    made anew, do no harm. Records without a time have no age, and stay.
+
+    :param begin: makes a connection in a transaction that commits at the end of its block.
+    :param age: from which on a record is deleted.
     """
 
-    def __init__(self, table: sa.Table, cutoff: dt.datetime, size: int) -> None:
+    def __init__(
+        self,
+        table: sa.Table,
+        begin: c.Callable[[], contextlib.AbstractContextManager[sa.Connection]],
+        age: dt.timedelta,
+    ) -> None:
         self.table = table
-        self.cutoff = cutoff
-        self.size = size
-        self.finished = False
-        # Where the last batch ended: deleted entries stay in the index until the server has purged
-        # them, and a scan from the beginning would walk over all of them again.
-        self._reached: dt.datetime | None = None
+        self.begin = begin
 
-    def count(self, connection: sa.Connection) -> int:
+        with begin() as connection:
+            self.cutoff = _cutoff(connection, age)
+            self.sqlite = connection.dialect.name == "sqlite"
+
+        self.expired = table.c.processed_at < self.cutoff
+
+    def count(self) -> int:
         """How many records are expired."""
-        count = sa.select(sa.func.count()).select_from(self.table).where(self._expired())
-        return connection.execute(count).scalar_one()
+        count = sa.select(sa.func.count()).select_from(self.table).where(self.expired)
 
-    def delete_next(self, connection: sa.Connection) -> int:
-        """Delete one batch.
+        with self.begin() as connection:
+            return connection.execute(count).scalar_one()
 
-        :return: how many records this connection deleted. ``finished`` says whether it was the
-            last batch: another cleanup may have deleted all of this one.
+    def run(self, batch_size: int, progress: Progress | None = None) -> int:
+        """Delete the expired records.
+
+        :return: how many this run deleted; another one at the same time may have deleted more.
         """
-        delete = {"postgresql": self._postgresql, "sqlite": self._sqlite}
-        found, deleted = delete.get(connection.dialect.name, self._generic)(connection)
-        self.finished = found < self.size
-        return deleted
+        total = 0
+        reached: dt.datetime | None = None
 
-    def _expired(self) -> sa.ColumnElement[bool]:
-        processed_at = self.table.c.processed_at
+        while True:
+            found = self._attempt(functools.partial(self._look, reached))
+            deleted = 0
 
-        if self._reached is None:
-            return processed_at < self.cutoff
+            for start in range(0, len(found), batch_size):
+                keys = [row.event_id for row in found[start : start + batch_size]]
+                started = time.monotonic()
+                batch = self._attempt(functools.partial(self._delete, keys))
+                deleted += batch
 
-        return sa.and_(processed_at < self.cutoff, processed_at >= self._reached)
+                if progress is not None:
+                    progress(batch)
 
-    def _oldest(self, *columns: sa.ColumnElement[t.Any]) -> sa.Select[t.Any]:
-        return (
-            sa.select(*columns)
-            .where(self._expired())
-            .order_by(self.table.c.processed_at)
-            .limit(self.size)
-        )
+                if self.sqlite:
+                    # It has one lock for all, and whoever waits for it asks at intervals only.
+                    time.sleep(min(time.monotonic() - started, _MAX_PAUSE))
 
-    def _postgresql(self, connection: sa.Connection) -> tuple[int, int]:
-        event_id = self.table.c.event_id
-        oldest = self._oldest(event_id).with_for_update(skip_locked=True)
-        # An array, not IN: it keeps the plan on the primary key whatever the statistics say.
-        doomed = sa.func.array(oldest.scalar_subquery(), type_=sa.ARRAY(event_id.type))
-        statement = (
-            sa.delete(self.table)
-            .where(event_id == sa.any_(doomed))
-            .returning(self.table.c.processed_at)
-        )
-        times = connection.execute(statement).scalars().all()
-        self._reached = max(times, default=self._reached)
-        return len(times), len(times)
+            total += deleted
 
-    def _sqlite(self, connection: sa.Connection) -> tuple[int, int]:
-        event_id = self.table.c.event_id
-        statement = sa.delete(self.table).where(event_id.in_(self._oldest(event_id)))
-        statement = statement.execution_options(preserve_rowcount=True)
-        deleted = connection.execute(statement).rowcount
-        return deleted, deleted
+            # All that was found may be locked by others.
+            if len(found) < _LOOK_AHEAD or (not deleted and found[-1].processed_at == reached):
+                return total
 
-    def _generic(self, connection: sa.Connection) -> tuple[int, int]:
+            reached = found[-1].processed_at
+
+    def _look(self, reached: dt.datetime | None, connection: sa.Connection) -> c.Sequence[t.Any]:
         event_id, processed_at = self.table.c.event_id, self.table.c.processed_at
-        rows = connection.execute(self._oldest(event_id, processed_at)).all()
+        # One bound, and the other around it: PostgreSQL, without fresh statistics, takes a range
+        # with two for so small that it reads and sorts all of it. SQLite purges at once, and
+        # compares times as text, with a fraction or without.
+        start = self.expired if reached is None or self.sqlite else processed_at >= reached
+        oldest = sa.select(event_id, processed_at).where(start)
+        oldest = oldest.order_by(processed_at).limit(_LOOK_AHEAD)
+        found = oldest.subquery()
+        expired = sa.select(found).where(found.c.processed_at < self.cutoff)
+        return connection.execute(expired.order_by(found.c.processed_at)).all()
 
-        if not rows:
-            return 0, 0
+    def _delete(self, keys: list[str], connection: sa.Connection) -> int:
+        event_id = self.table.c.event_id
 
-        self._reached = rows[-1].processed_at
-        statement = sa.delete(self.table).where(
-            event_id.in_([row.event_id for row in rows]), processed_at < self.cutoff
-        )
-        statement = statement.execution_options(preserve_rowcount=True)
-        return len(rows), connection.execute(statement).rowcount
+        if connection.dialect.name == "postgresql":
+            # Arrays, not IN: they keep the plan on the primary key whatever the statistics say.
+            # What another cleanup has locked, it is about to delete.
+            array = sa.ARRAY(event_id.type)
+            given = sa.literal(keys, array)
+            locked = sa.select(event_id).where(event_id == sa.any_(given), self.expired)
+            locked = locked.with_for_update(skip_locked=True)
+            doomed = event_id == sa.any_(sa.func.array(locked.scalar_subquery(), type_=array))
+        else:
+            doomed = sa.and_(event_id.in_(keys), self.expired)
+
+        return connection.execute(sa.delete(self.table).where(doomed)).rowcount
+
+    def _attempt(self, step: c.Callable[[sa.Connection], _T]) -> _T:
+        for attempt in itertools.count(1):
+            try:
+                with self.begin() as connection:
+                    return step(connection)
+            except GuardUnavailable:
+                if attempt == _ATTEMPTS:
+                    raise
+
+                time.sleep(attempt * _RETRY_PAUSE)
+
+        raise AssertionError
+
+
+def _cutoff(connection: sa.Connection, age: dt.timedelta) -> dt.datetime:
+    """The time of records of this age, as ``processed_at`` holds it."""
+    if connection.dialect.name in ("mysql", "mariadb"):
+        # The server reckons: the session's zone may have changed its offset within the age.
+        seconds = sa.func.unix_timestamp() - int(age.total_seconds())
+        cutoff = sa.func.from_unixtime(seconds, type_=sa.TIMESTAMP())
+        return connection.execute(sa.select(cutoff)).scalar_one()
+
+    now: dt.datetime = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
+    return now - age

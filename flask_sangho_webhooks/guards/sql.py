@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections.abc as c
 import contextlib
 import datetime as dt
-import itertools
+import functools
 import threading
-import time
 import typing as t
 import weakref
 
@@ -18,16 +17,12 @@ from flask_sqlalchemy import SQLAlchemy
 from ..config import Config
 from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable, WebhookError
 from ..event import Event
-from ..models import default_model
-from ._claim import Claim, claim, is_recorded, utc_now
-from ._cleanup import Batches
+from ..models import default_model, table_of
+from ._claim import Claim, claim, is_recorded
+from ._cleanup import Cleanup
 from ._session import holds_work, SessionFactory, set_aside
 from ._transient import unavailable as unavailable
 from .base import Dispatch, Outcome, Progress
-
-_CLEANUP_ATTEMPTS = 5
-_CLEANUP_RETRY_PAUSE = 0.2
-_CLEANUP_MAX_PAUSE = 0.05
 
 
 class SQLGuard:
@@ -52,7 +47,7 @@ class SQLGuard:
     ) -> None:
         self.db = db
         self.model = default_model(db) if model is None else model
-        self.table: sa.Table = self.model.__table__
+        self.table = table_of(self.model)
         self.lock_timeout = lock_timeout
         SessionFactory.install(db.session)
 
@@ -91,14 +86,14 @@ class SQLGuard:
             return Outcome.PROCESSED
 
     def seen(self, event_id: str) -> bool:
-        with unavailable(), self._begin() as connection:
+        with self._begin() as connection:
             return is_recorded(connection, self.table, event_id)
 
     def forget(self, event_id: str) -> bool:
         statement = sa.delete(self.table).where(self.table.c.event_id == event_id)
         statement = statement.execution_options(preserve_rowcount=True)
 
-        with unavailable(), self._begin() as connection:
+        with self._begin() as connection:
             return connection.execute(statement).rowcount > 0
 
     # -- one transaction ------------------------------------------------------
@@ -111,9 +106,11 @@ class SQLGuard:
         return session.get_bind(mapper=sa.inspect(self.model))
 
     @contextlib.contextmanager
-    def _begin(self) -> c.Iterator[sa.Connection]:
+    def _begin(self, *, read_committed: bool = False) -> c.Iterator[sa.Connection]:
         """A connection in a transaction that commits at the end of the block."""
-        with self._transaction() as (connection, transaction):
+        own = self._transaction(read_committed=read_committed)
+
+        with unavailable(), own as (connection, transaction):
             yield connection
             transaction.commit()
 
@@ -159,11 +156,7 @@ class SQLGuard:
             if sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
                 raise
 
-            raise ConfigError(
-                f"The table {self.table.fullname!r} does not exist. Create it with 'flask sangho"
-                " upgrade', or with 'flask db migrate' and 'flask db upgrade' if the app uses"
-                " Flask-Migrate."
-            ) from error
+            raise self._missing_table() from error
 
         if result is Claim.IN_PROGRESS:
             raise EventInProgress("The event is being processed right now.")
@@ -223,43 +216,21 @@ class SQLGuard:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> int:
-        with unavailable(), self._begin() as connection:
-            now = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
-            batches = Batches(self.table, now - older_than, batch_size)
+        begin = functools.partial(self._begin, read_committed=True)
 
-            if dry_run:
-                return batches.count(connection)
+        with self._begin() as connection:
+            if not sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
+                raise self._missing_table()
 
-        total = 0
+        cleanup = Cleanup(self.table, begin, older_than)
+        return cleanup.count() if dry_run else cleanup.run(batch_size, progress)
 
-        while not batches.finished:
-            started = time.monotonic()
-            deleted = self._delete_batch(batches)
-            total += deleted
-
-            if progress is not None:
-                progress(deleted)
-
-            if not batches.finished:
-                # SQLite has one lock for all; whoever waits for it asks at intervals only.
-                time.sleep(min(time.monotonic() - started, _CLEANUP_MAX_PAUSE))
-
-        return total
-
-    def _delete_batch(self, batches: Batches) -> int:
-        for attempt in itertools.count(1):
-            try:
-                with unavailable(), self._transaction(read_committed=True) as (connection, own):
-                    deleted = batches.delete_next(connection)
-                    own.commit()
-                    return deleted
-            except GuardUnavailable:
-                if attempt == _CLEANUP_ATTEMPTS:
-                    raise
-
-                time.sleep(attempt * _CLEANUP_RETRY_PAUSE)
-
-        raise AssertionError
+    def _missing_table(self) -> ConfigError:
+        return ConfigError(
+            f"The table {self.table.fullname!r} does not exist. Create it with 'flask sangho"
+            " upgrade', or with 'flask db migrate' and 'flask db upgrade' if the app uses"
+            " Flask-Migrate."
+        )
 
 
 def begin(connection: sa.Connection) -> sa.Transaction:

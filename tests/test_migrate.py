@@ -1,0 +1,602 @@
+"""The table by model, by the packaged revision, by Flask-Migrate and by hand from the guide."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import io
+import itertools
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import typing as t
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from click.testing import Result
+from flask_migrate import Migrate  # type: ignore[import-untyped]
+
+from flask_sangho_webhooks import migrate, ProcessedWebhookEventMixin, SanghoWebhooks
+from flask_sangho_webhooks.migrate import migrations_directory, VERSION_TABLE
+
+from .commands import environment, flask, MIGRATED_SHOP, write_app
+from .support import SECRET, Shop, TYPE
+
+TABLE = "processed_webhook_events"
+INDEX = "idx_webhook_processed_at"
+UP_TO_DATE = f"The table {TABLE!r} is up to date.\n"
+
+
+@pytest.fixture
+def shop(database_url: str) -> c.Iterator[Shop]:
+    """A shop whose database has no tables yet, on a database of each kind in turn."""
+    shop = Shop(database_url)
+    yield shop
+    shop.__exit__()
+
+
+@pytest.fixture
+def sqlite_shop(sqlite_url: str) -> c.Iterator[Shop]:
+    shop = Shop(sqlite_url)
+    yield shop
+    shop.__exit__()
+
+
+def upgrade(shop: Shop, *options: str) -> Result:
+    return shop.app.test_cli_runner().invoke(args=["sangho", "upgrade", *options])
+
+
+def engine_of(shop: Shop) -> sa.Engine:
+    with shop.app.app_context():
+        return shop.db.engine
+
+
+def execute(shop: Shop, *statements: str) -> None:
+    with engine_of(shop).begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def make_by_hand(
+    shop: Shop,
+    columns: dict[str, str | None] | None = None,
+    *,
+    table: str = TABLE,
+    index: bool = True,
+) -> None:
+    """Create the table as the guide says, but for other definitions of columns, or None."""
+    now = "CURRENT_TIMESTAMP" if shop.url.startswith("sqlite") else "NOW()"
+    definitions = {
+        "event_id": "VARCHAR(50) PRIMARY KEY",
+        "event_type": "VARCHAR(100) NOT NULL",
+        "processed_at": f"TIMESTAMP DEFAULT {now}",
+        **(columns or {}),
+    }
+    body = ", ".join(f"{name} {kind}" for name, kind in definitions.items() if kind)
+    execute(shop, f"CREATE TABLE {table} ({body})")
+
+    if index:
+        execute(shop, f"CREATE INDEX {INDEX} ON {table} (processed_at)")
+
+
+def make_by_model(shop: Shop) -> None:
+    with shop.app.app_context():
+        shop.db.create_all()
+
+
+def make_by_revision(shop: Shop) -> None:
+    assert upgrade(shop).exit_code == 0
+
+
+def reflect(shop: Shop) -> sa.MetaData:
+    metadata = sa.MetaData()
+    metadata.reflect(engine_of(shop))
+    return metadata
+
+
+def schema(shop: Shop) -> dict[str, str]:
+    """All tables of the database with their columns, keys and indexes."""
+    inspector = sa.inspect(engine_of(shop))
+    return {
+        table: str(
+            (
+                inspector.get_columns(table),
+                inspector.get_pk_constraint(table),
+                inspector.get_indexes(table),
+            )
+        )
+        for table in inspector.get_table_names()
+    }
+
+
+def differences(shop: Shop, metadata: sa.MetaData) -> list[t.Any]:
+    """What Alembic finds between the table in the database and the one in the metadata."""
+    options = {
+        "compare_type": True,
+        "compare_server_default": True,
+        "include_object": lambda item, name, kind, *_: kind != "table" or name == TABLE,
+    }
+
+    with engine_of(shop).connect() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(context, metadata))
+
+
+def versions(shop: Shop) -> list[str]:
+    with engine_of(shop).connect() as connection:
+        return list(connection.scalars(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")))
+
+
+# ------------------------------------------------------------------ comparison
+
+
+def test_model_revision_and_guide_agree(shop: Shop) -> None:
+    makers = {"model": make_by_model, "revision": make_by_revision, "guide": make_by_hand}
+    schemas = {"metadata": shop.db.metadata}
+
+    for name, make in makers.items():
+        make(shop)
+        schemas[name] = reflect(shop)
+        reflect(shop).drop_all(engine_of(shop))
+
+    for (name, make), (other, metadata) in itertools.product(makers.items(), schemas.items()):
+        make(shop)
+        found = differences(shop, metadata)
+        reflect(shop).drop_all(engine_of(shop))
+
+        if shop.url.startswith("sqlite") and (name == "guide") != (other == "guide"):
+            # SQLite's PRIMARY KEY takes NULL. The guide leaves it at that; SQLAlchemy does not.
+            assert [diff[0][:4:3] for diff in found] == [("modify_nullable", "event_id")]
+        else:
+            assert found == [], (name, other)
+
+
+@pytest.mark.parametrize(
+    ("column", "definition"),
+    [
+        ("event_type", "VARCHAR(90) NOT NULL"),
+        ("event_type", "VARCHAR(100)"),
+        ("processed_at", "TIMESTAMP NULL"),
+        ("note", "VARCHAR(10)"),
+    ],
+    ids=["type", "nullable", "default", "column"],
+)
+def test_comparison_notices(shop: Shop, column: str, definition: str) -> None:
+    make_by_hand(shop, {column: definition})
+
+    assert any(column in str(difference) for difference in differences(shop, shop.db.metadata))
+
+
+# --------------------------------------------------------- flask sangho upgrade
+
+
+def test_upgrade_of_an_empty_database(shop: Shop) -> None:
+    result = upgrade(shop)
+
+    assert (result.exit_code, result.output) == (0, UP_TO_DATE)
+    assert versions(shop) == ["sangho_0001"]
+    assert differences(shop, shop.db.metadata) == []
+
+
+def test_second_upgrade_changes_nothing(shop: Shop) -> None:
+    upgrade(shop)
+    before = schema(shop)
+    result = upgrade(shop)
+
+    assert (result.exit_code, result.output) == (0, UP_TO_DATE)
+    assert schema(shop) == before
+
+
+def test_upgrade_adopts_a_table_made_by_hand(shop: Shop) -> None:
+    make_by_hand(shop, index=False)
+    execute(shop, f"INSERT INTO {TABLE} (event_id, event_type) VALUES ('evt_old', '{TYPE}')")
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    assert upgrade(shop).output == UP_TO_DATE
+    assert [index["name"] for index in sa.inspect(engine_of(shop)).get_indexes(TABLE)] == [INDEX]
+    assert shop.deliver("evt_old").json == {"received": True, "duplicate": True}
+    assert shop.deliver("EVT_OLD").json == {"received": True}
+    assert shop.recorded() == ["EVT_OLD", "evt_old"]
+
+
+def test_adopting_keeps_an_index_of_another_name(shop: Shop) -> None:
+    make_by_hand(shop, index=False)
+    execute(shop, f"CREATE INDEX by_time ON {TABLE} (processed_at)")
+    upgrade(shop)
+
+    assert [i["name"] for i in sa.inspect(engine_of(shop)).get_indexes(TABLE)] == ["by_time"]
+
+
+def test_adopting_keeps_the_length_of_ids(mariadb_database_url: str) -> None:
+    shop = Shop(mariadb_database_url)
+    make_by_hand(shop, {"event_id": "VARCHAR(80) PRIMARY KEY"})
+    execute(shop, f"INSERT INTO {TABLE} (event_id, event_type) VALUES ('{'e' * 80}', '')")
+    result = upgrade(shop)
+
+    assert result.exit_code == 0
+    assert shop.recorded() == ["e" * 80]
+    shop.__exit__()
+
+
+@pytest.mark.parametrize(
+    ("column", "definition", "message"),
+    [
+        ("event_id", "VARCHAR(50) NOT NULL", "Make it the primary key"),
+        ("event_type", None, "without the column 'event_type'. Add the column"),
+        ("processed_at", None, "without the column 'processed_at'. Add the column"),
+    ],
+    ids=["primary key", "type", "time"],
+)
+def test_unusable_table_is_refused(
+    shop: Shop, column: str, definition: str | None, message: str
+) -> None:
+    make_by_hand(shop, {column: definition}, index=False)
+    before = schema(shop)
+    result = upgrade(shop)
+
+    assert result.exit_code == 1
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert schema(shop) == before
+
+
+def test_upgrade_makes_a_dropped_table_again(shop: Shop) -> None:
+    upgrade(shop)
+    execute(shop, f"DROP TABLE {TABLE}")
+
+    assert upgrade(shop).output == UP_TO_DATE
+    assert differences(shop, shop.db.metadata) == []
+
+
+def test_database_of_a_newer_version_is_refused(shop: Shop) -> None:
+    upgrade(shop)
+    execute(shop, f"UPDATE {VERSION_TABLE} SET version_num = 'sangho_9999'")
+    result = upgrade(shop)
+
+    assert result.exit_code == 1
+    assert "Has a newer version of flask-sangho-webhooks upgraded this database?" in result.output
+
+
+WAITING_UPGRADE = """
+import sys, alembic.command, flask_sangho_webhooks.migrate, shop
+runner = shop.create_app().test_cli_runner()
+print("ready", flush=True)
+sys.stdin.readline()
+print(runner.invoke(args=["sangho", "upgrade"]).output, end="")
+"""
+
+
+def test_simultaneous_upgrades_all_succeed(database_url: str, tmp_path: pathlib.Path) -> None:
+    write_app(tmp_path)
+    upgrades = [
+        subprocess.Popen(
+            [sys.executable, "-c", WAITING_UPGRADE],
+            cwd=tmp_path,
+            env=environment(database_url),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+
+    for process in upgrades:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    for process in upgrades:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+    assert [process.communicate(timeout=60)[0] for process in upgrades] == [UP_TO_DATE] * 4
+
+
+def test_upgrade_prints_one_line_and_leaves_logging_alone(
+    sqlite_url: str, tmp_path: pathlib.Path
+) -> None:
+    write_app(tmp_path)
+    done = flask(tmp_path, sqlite_url, "sangho", "upgrade")
+
+    assert (done.stdout, done.stderr) == (UP_TO_DATE, "")
+
+
+def test_upgrade_configures_no_logging(sqlite_shop: Shop) -> None:
+    logger = logging.getLogger("shop")
+    before = (logging.root.level, list(logging.root.handlers))
+    upgrade(sqlite_shop)
+
+    assert (logging.root.level, list(logging.root.handlers)) == before
+    assert not logger.disabled
+
+
+def test_path_may_hold_percent_signs_and_spaces(
+    sqlite_shop: Shop, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(migrations_directory(), tmp_path / "100% of %(here)s")
+    monkeypatch.setattr(migrate, "migrations_directory", lambda: folder)
+
+    assert upgrade(sqlite_shop).output == UP_TO_DATE
+
+
+def test_upgrade_of_a_database_in_memory() -> None:
+    shop = Shop("sqlite://")
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    assert upgrade(shop).output == UP_TO_DATE
+    assert shop.deliver().json == {"received": True}
+    shop.__exit__()
+
+
+def test_upgrade_on_a_connection_that_begins_by_itself(sqlite_shop: Shop) -> None:
+    @sa.event.listens_for(engine_of(sqlite_shop), "begin")
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    assert upgrade(sqlite_shop).output == UP_TO_DATE
+
+
+def test_app_starts_without_alembic(tmp_path: pathlib.Path) -> None:
+    write_app(tmp_path)
+    check = "import shop, sys; shop.create_app(); sys.exit('alembic' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=tmp_path, env=environment("sqlite://"), timeout=60
+    )
+
+    assert done.returncode == 0
+
+
+# ---------------------------------------------------------- several endpoints
+
+
+@pytest.fixture
+def two_endpoints(database_url: str, tmp_path: pathlib.Path) -> c.Iterator[Shop]:
+    """A shop with a second endpoint, whose table is in another database."""
+    binds = {"connect": f"sqlite:///{tmp_path}/connect.sqlite3"}
+    shop = Shop(database_url, config={"SQLALCHEMY_BINDS": binds, "SANGHO_CONNECT_SECRET": SECRET})
+
+    class ConnectEvent(ProcessedWebhookEventMixin, shop.db.Model):  # type: ignore[name-defined, misc]
+        __tablename__ = "connect_events"
+        __bind_key__ = "connect"
+
+    connect = SanghoWebhooks(
+        shop.db,
+        name="connect",
+        config_prefix="SANGHO_CONNECT_",
+        path="/connect",
+        model=ConnectEvent,
+    )
+    shop.app.register_blueprint(connect.blueprint)
+
+    for webhooks in (shop.webhooks, connect):
+        webhooks.on(TYPE)(lambda event: None)
+
+    yield shop
+    shop.__exit__()
+
+
+def test_upgrade_serves_every_endpoint(two_endpoints: Shop) -> None:
+    shop = two_endpoints
+
+    for _ in range(2):
+        assert upgrade(shop).output == UP_TO_DATE + "The table 'connect_events' is up to date.\n"
+
+    assert [shop.deliver(path=path).json for path in ("/webhook", "/connect")] == [
+        {"received": True},
+        {"received": True},
+    ]
+
+
+def test_own_table_made_by_hand_is_adopted(shop: Shop) -> None:
+    class ConnectEvent(ProcessedWebhookEventMixin, shop.db.Model):  # type: ignore[name-defined, misc]
+        __tablename__ = "connect_events"
+
+    connect = SanghoWebhooks(shop.db, name="connect", path="/connect", model=ConnectEvent)
+    shop.app.register_blueprint(connect.blueprint)
+    connect.on(TYPE)(lambda event: None)
+    make_by_hand(shop, table="connect_events", index=False)
+
+    assert upgrade(shop).exit_code == 0
+    assert [shop.deliver(event_id, path="/connect").json for event_id in ("evt_a", "evt_A")] == [
+        {"received": True}
+    ] * 2
+    (index,) = sa.inspect(engine_of(shop)).get_indexes("connect_events")
+    assert index["name"] == "idx_connect_events_processed_at"
+
+
+# --------------------------------------------------------------- Flask-Migrate
+
+
+def test_flask_migrate_creates_the_table(database_url: str, tmp_path: pathlib.Path) -> None:
+    write_app(tmp_path, MIGRATED_SHOP)
+
+    for step in ("init", "migrate", "upgrade"):
+        done = flask(tmp_path, database_url, "db", step)
+        assert done.returncode == 0, done.stderr
+
+    again = flask(tmp_path, database_url, "db", "migrate")
+    assert "No changes in schema detected" in again.stdout + again.stderr
+    assert len(list((tmp_path / "migrations" / "versions").glob("*.py"))) == 1
+
+    shop = Shop(database_url)
+    shop.webhooks.on(TYPE)(lambda event: None)
+    assert differences(shop, shop.db.metadata) == []
+    assert [shop.deliver(event_id).json for event_id in ("evt_a", "evt_A")] == [
+        {"received": True}
+    ] * 2
+    shop.__exit__()
+
+
+def test_flask_migrate_keeps_a_table_made_by_hand(shop: Shop, tmp_path: pathlib.Path) -> None:
+    write_app(tmp_path, MIGRATED_SHOP)
+    make_by_hand(shop, index=False)
+    execute(shop, f"INSERT INTO {TABLE} (event_id, event_type) VALUES ('evt_old', '{TYPE}')")
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    for step in ("init", "migrate", "upgrade", "check"):
+        done = flask(tmp_path, shop.url, "db", step)
+        assert done.returncode == 0, done.stderr
+
+    assert differences(shop, shop.db.metadata) == []
+    assert shop.deliver("evt_old").json == {"received": True, "duplicate": True}
+
+
+BRANCHED_SHOP = (
+    MIGRATED_SHOP.replace("Migrate(app, db)", "migrate.init_app(app, db)")
+    + """
+
+import os
+from flask_sangho_webhooks.migrate import migrations_directory
+
+migrate = Migrate()
+
+
+@migrate.configure
+def add_sangho(config):
+    folders = ["migrations/versions", str(migrations_directory() / "versions")]
+    config.set_main_option("version_locations", os.pathsep.join(folders))
+    config.set_main_option("version_path_separator", "os")
+    config.set_main_option("path_separator", "os")
+    return config
+"""
+)
+
+
+def test_packaged_revision_through_flask_migrate(
+    postgresql_url: str, tmp_path: pathlib.Path
+) -> None:
+    write_app(tmp_path, BRANCHED_SHOP)
+
+    for line in (
+        "init",
+        "revision --head base --branch-label shop --version-path migrations/versions",
+        "upgrade heads",
+        "check",
+    ):
+        done = flask(tmp_path, postgresql_url, "db", *line.split())
+        assert done.returncode == 0, (line, done.stderr)
+
+    done = flask(tmp_path, postgresql_url, "db", "current")
+    assert "sangho_0001" in done.stdout
+
+
+def test_upgrade_leaves_an_empty_database_to_flask_migrate(shop: Shop) -> None:
+    Migrate(shop.app, shop.db)
+    result = upgrade(shop)
+
+    assert result.exit_code == 1
+    assert "Run 'flask db migrate' and 'flask db upgrade'" in result.output
+    assert schema(shop) == {}
+
+
+def test_upgrade_in_spite_of_flask_migrate(shop: Shop) -> None:
+    Migrate(shop.app, shop.db)
+
+    assert upgrade(shop, "--force").output == UP_TO_DATE
+    assert set(schema(shop)) == {TABLE, VERSION_TABLE}
+
+
+def test_upgrade_beside_flask_migrate_adopts_and_remembers_nothing(shop: Shop) -> None:
+    Migrate(shop.app, shop.db)
+    make_by_hand(shop, index=False)
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    assert upgrade(shop).output == UP_TO_DATE
+    assert set(schema(shop)) == {TABLE}
+    assert [shop.deliver(event_id).json for event_id in ("evt_a", "evt_A")] == [
+        {"received": True}
+    ] * 2
+
+
+# ------------------------------------------------------- an Alembic of the app
+
+ENVIRONMENT = """\
+from alembic import context
+
+if context.is_offline_mode():
+    context.configure(dialect_name="postgresql")
+else:
+    context.configure(connection=context.config.attributes["connection"])
+
+with context.begin_transaction():
+    context.run_migrations()
+"""
+
+REVISION = """\
+import sqlalchemy as sa
+from alembic import op
+
+revision = "shop_0001"
+down_revision = None
+
+
+def upgrade():
+    op.create_table("orders", sa.Column("id", sa.Integer, primary_key=True))
+
+
+def downgrade():
+    op.drop_table("orders")
+"""
+
+
+def packaged_versions() -> pathlib.Path:
+    return migrations_directory() / "versions"
+
+
+@pytest.fixture
+def alembic(tmp_path: pathlib.Path) -> Config:
+    """An Alembic environment with a revision of its own and, by ``version_locations``, ours."""
+    versions = tmp_path / "alembic" / "versions"
+    versions.mkdir(parents=True)
+    (versions.parent / "env.py").write_text(ENVIRONMENT)
+    (versions / "shop_0001.py").write_text(REVISION)
+
+    config = Config(output_buffer=io.StringIO())
+    config.set_main_option("script_location", str(versions.parent))
+    config.set_main_option("version_locations", f"{versions}{os.pathsep}{packaged_versions()}")
+    config.set_main_option("path_separator", "os")
+    config.set_main_option("version_path_separator", "os")
+    return config
+
+
+def run(shop: Shop, config: Config, action: t.Callable[..., None], revision: str) -> None:
+    with engine_of(shop).begin() as connection:
+        config.attributes["connection"] = connection
+        action(config, revision)
+
+
+def test_upgrade_and_downgrade_in_the_apps_own_alembic(shop: Shop, alembic: Config) -> None:
+    run(shop, alembic, command.upgrade, "heads")
+    assert set(schema(shop)) == {"alembic_version", "orders", TABLE}
+    assert differences(shop, shop.db.metadata) == []
+
+    run(shop, alembic, command.downgrade, "sangho@base")
+    assert set(schema(shop)) == {"alembic_version", "orders"}
+
+
+def test_branch_adopts_a_table_made_by_hand(shop: Shop, alembic: Config) -> None:
+    make_by_hand(shop, index=False)
+    run(shop, alembic, command.upgrade, "sangho@head")
+
+    assert len(sa.inspect(engine_of(shop)).get_indexes(TABLE)) == 1
+
+
+def test_branch_as_a_script(alembic: Config) -> None:
+    command.upgrade(alembic, "sangho@head", sql=True)
+
+    assert isinstance(alembic.output_buffer, io.StringIO)
+    assert f"CREATE TABLE {TABLE}" in alembic.output_buffer.getvalue()
+
+
+def test_packaged_environment_says_how_to_use_it() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_directory()))
+
+    with pytest.raises(SystemExit, match="Run 'flask sangho upgrade'"):
+        command.upgrade(config, "sangho@head")
