@@ -109,6 +109,8 @@ def adopt(context: MigrationContext, name: str, index: str, schema: str | None =
 
     if connection.dialect.name in ("mysql", "mariadb"):
         _make_byte_exact(operations, name, schema)
+    elif connection.dialect.name == "sqlite":
+        _refuse_null(operations, name, schema)
 
 
 def _apply_revisions(connection: sa.Connection, *, start_over: bool) -> None:
@@ -173,6 +175,16 @@ def _make_byte_exact(operations: Operations, name: str, schema: str | None) -> N
         operations.alter_column(
             name, "event_id", type_=exact, existing_nullable=False, schema=schema
         )
+
+
+def _refuse_null(operations: Operations, name: str, schema: str | None) -> None:
+    """SQLite's ``PRIMARY KEY`` alone takes NULL, as often as one likes, unlike any other's."""
+    columns = sa.inspect(operations.get_bind()).get_columns(name, schema=schema)
+    (event_id,) = (column for column in columns if column["name"] == "event_id")
+
+    if event_id["nullable"]:
+        with operations.batch_alter_table(name, schema=schema, recreate="always") as batch:
+            batch.alter_column("event_id", existing_type=event_id["type"], nullable=False)
 
 
 @contextlib.contextmanager
