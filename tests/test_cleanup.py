@@ -306,6 +306,10 @@ def test_deliveries_go_on_meanwhile(shop: Shop) -> None:
 
 
 def start_cleanup(shop: Shop, folder: pathlib.Path, batch_size: int) -> subprocess.Popen[str]:
+    def heed_interrupts() -> None:
+        # A test run in the background of a shell ignores them, and so would its children.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     return subprocess.Popen(
         flask_command("sangho", "cleanup", "--batch-size", str(batch_size)),
         cwd=write_app(folder),
@@ -313,6 +317,7 @@ def start_cleanup(shop: Shop, folder: pathlib.Path, batch_size: int) -> subproce
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
     )
 
 
