@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import contextlib
 import contextvars
+import dataclasses
 import inspect
 import logging
 import typing as t
@@ -15,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from .errors import Discard
 from .event import Event
-from .guards.sql import unavailable
+from .guards import commit, is_joined, unavailable
 from .registry import HandlerFunction, is_async
 
 Callback = c.Callable[[], object]
@@ -23,11 +24,14 @@ Callback = c.Callable[[], object]
 logger = logging.getLogger("flask_sangho_webhooks")
 
 
-class _Held(t.NamedTuple):
+@dataclasses.dataclass
+class _Held:
     """Callbacks of a run whose guard has not committed yet."""
 
     db: SQLAlchemy | None
-    callbacks: list[Callback]
+    callbacks: list[Callback] = dataclasses.field(default_factory=list)
+    # A thread that a handler has started with its context may outlive the run.
+    is_over: bool = False
 
 
 # Shared by all extension objects: the handlers of one may process an event of another.
@@ -45,12 +49,17 @@ def run_handlers(
     :raises Exception: whatever a handler raises.
     """
     try:
-        for handler in handlers:
+        for position, handler in enumerate(handlers, 1):
             _run(handler, event)
 
-        if db is not None and db.session.registry.has():
-            with unavailable():
-                db.session.commit()
+            if db is not None and db.session.registry.has():
+                session = db.session()
+
+                # Each handler finds a session without a transaction, as in a request of its own,
+                # where its commit is one of the guard's savepoints.
+                if position == len(handlers) or is_joined(session):
+                    with unavailable():
+                        commit(session)
     except BaseException as error:
         if db is not None and db.session.registry.has():
             _roll_back(db)
@@ -99,12 +108,13 @@ def holding_back(db: SQLAlchemy | None) -> c.Iterator[list[Callback]]:
         to a savepoint: its callbacks wait for the outer block, and go with it.
     """
     outer = _held.get()
-    held = _Held(db, [])
+    held = _Held(db)
     token = _held.set(held)
 
     try:
         yield held.callbacks
     finally:
+        held.is_over = True
         _held.reset(token)
 
     if outer is not None and db is not None and db is outer.db:
@@ -120,7 +130,7 @@ def hold_back(function: Callback) -> None:
     """Call a function when the run around it has committed, or at once outside of any."""
     held = _held.get()
 
-    if held is None:
+    if held is None or held.is_over:
         function()
     else:
         held.callbacks.append(function)

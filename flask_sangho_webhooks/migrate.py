@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from .errors import ConfigError, GuardUnavailable
-from .guards.sql import SQLGuard, unavailable
+from .guards import SQLGuard, unavailable
 from .models import COLUMNS, index_name, TABLE_NAME
 
 if t.TYPE_CHECKING:

@@ -403,7 +403,7 @@ def test_flushed_work_of_before_request_on_sqlite_says_what_is_wrong(
             pass
 
         assert shop.deliver().status_code == 503
-        assert "holds work that is not committed" in caplog.text
+        assert "holds uncommitted work" in caplog.text
 
 
 def test_core_statement_of_before_request_is_not_lost(shop: Shop) -> None:

@@ -1,5 +1,8 @@
 """Guards: what remembers which events are processed."""
 
+from ._session import commit as commit
+from ._session import is_joined as is_joined
+from ._transient import unavailable as unavailable
 from .base import Guard as Guard
 from .base import Outcome as Outcome
 from .sql import SQLGuard as SQLGuard

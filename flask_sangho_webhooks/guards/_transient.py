@@ -34,7 +34,7 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     if error.connection_invalidated:
         return True
 
-    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    state = _sqlstate(error)
     result_code = getattr(error.orig, "sqlite_errorcode", None)
     number = error_code(error)
 
@@ -51,6 +51,17 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
         return False
 
     return isinstance(error, (sa_exc.OperationalError, sa_exc.InterfaceError))
+
+
+def _sqlstate(error: sa_exc.DBAPIError) -> object:
+    """The code that PostgreSQL gives an error, as psycopg, psycopg2 or pg8000 tells it."""
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    arguments = getattr(error.orig, "args", ())
+
+    if state is None and arguments and isinstance(arguments[0], dict):
+        return arguments[0].get("C")
+
+    return state
 
 
 @contextlib.contextmanager

@@ -6,22 +6,21 @@ import collections.abc as c
 import contextlib
 import datetime as dt
 import functools
-import threading
 import typing as t
-import weakref
 
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 from flask_sqlalchemy import SQLAlchemy
 
 from ..config import Config
-from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable, WebhookError
+from ..errors import ConfigError, Discard, EventInProgress, WebhookError
 from ..event import Event
 from ..models import default_model, table_of
 from ._claim import Claim, claim, is_recorded
 from ._cleanup import Cleanup
-from ._session import holds_work, SessionFactory, set_aside
-from ._transient import unavailable as unavailable
+from ._session import SessionFactory, SetAside
+from ._transaction import begin, roll_back, serialize_static_pool
+from ._transient import unavailable
 from .base import Dispatch, Outcome, Progress
 
 
@@ -60,30 +59,29 @@ class SQLGuard:
     def once(self, event: Event, dispatch: Dispatch) -> Outcome:
         scoped = self.db.session
         factory = SessionFactory.install(scoped)
-        hint = ""
 
-        if scoped.registry.has() and holds_work(scoped.registry()):
-            hint = " The request's db.session holds work that is not committed."
+        with SetAside(scoped) as aside:
+            hint = " The request's db.session holds uncommitted work." if aside.held_work else ""
 
-        with set_aside(scoped), self._transaction(hint) as (connection, transaction):
-            result = self._claim(connection, transaction, event, hint)
+            with self._transaction(hint) as (connection, transaction):
+                if self._claim(connection, transaction, event, hint) is Claim.DUPLICATE:
+                    return Outcome.DUPLICATE
 
-            if result is Claim.DUPLICATE:
-                return Outcome.DUPLICATE
+                try:
+                    with factory.joined(scoped, connection):
+                        dispatch()
 
-            try:
-                with factory.joined(scoped, connection):
-                    dispatch()
+                    aside.refuse_changes()
+
+                    with unavailable():
+                        self._check_alive(connection, event)
+                except Discard:
+                    return self._discard(connection, transaction, event)
 
                 with unavailable():
-                    self._check_alive(connection, event)
-            except Discard:
-                return self._discard(connection, transaction, event)
+                    transaction.commit()
 
-            with unavailable():
-                transaction.commit()
-
-            return Outcome.PROCESSED
+                return Outcome.PROCESSED
 
     def seen(self, event_id: str) -> bool:
         with self._begin() as connection:
@@ -103,14 +101,15 @@ class SQLGuard:
         session to an outer transaction; then ours is a savepoint of it.
         """
         session = self.db.session.registry.createfunc()
-        return session.get_bind(mapper=sa.inspect(self.model))
+        # Where the writes go: a session class of the app may send reads to another server.
+        return session.get_bind(mapper=sa.inspect(self.model), clause=sa.update(self.table))
 
     @contextlib.contextmanager
     def _begin(self, *, read_committed: bool = False) -> c.Iterator[sa.Connection]:
         """A connection in a transaction that commits at the end of the block."""
         own = self._transaction(read_committed=read_committed)
 
-        with unavailable(), own as (connection, transaction):
+        with SetAside(self.db.session), unavailable(), own as (connection, transaction):
             yield connection
             transaction.commit()
 
@@ -128,7 +127,7 @@ class SQLGuard:
             if isinstance(bind, sa.Connection):
                 connection = bind
             else:
-                _serialize_static_pool(bind, self.lock_timeout or 0, stack)
+                serialize_static_pool(bind, self.lock_timeout or 0, stack)
 
                 with unavailable(hint):
                     connection = stack.enter_context(bind.connect())
@@ -142,7 +141,7 @@ class SQLGuard:
             try:
                 yield connection, transaction
             finally:
-                _roll_back(transaction)
+                roll_back(connection, transaction)
 
     def _claim(
         self, connection: sa.Connection, transaction: sa.Transaction, event: Event, hint: str = ""
@@ -202,7 +201,7 @@ class SQLGuard:
 
                 again.commit()
             finally:
-                _roll_back(again)
+                roll_back(connection, again)
 
         return Outcome.DISCARDED
 
@@ -231,50 +230,3 @@ class SQLGuard:
             " upgrade', or with 'flask db migrate' and 'flask db upgrade' if the app uses"
             " Flask-Migrate."
         )
-
-
-def begin(connection: sa.Connection) -> sa.Transaction:
-    """Begin a transaction, or a savepoint where the connection is in one already."""
-    if connection.dialect.name == "sqlite":
-        sa.event.listen(connection, "savepoint", _begin_before_savepoint)
-
-    return connection.begin_nested() if connection.in_transaction() else connection.begin()
-
-
-def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
-    """sqlite3 begins no transaction before a SAVEPOINT, and SQLite commits when the outermost
-    savepoint is released: a rollback of the transaction around it would come too late.
-    """
-    driver = connection.connection.driver_connection
-
-    if getattr(driver, "in_transaction", True) is False:
-        connection.exec_driver_sql("BEGIN")
-
-
-def _roll_back(transaction: sa.Transaction) -> None:
-    """Roll back unless committed. A lost connection has nothing to roll back, and must not hide
-    the exception on its way.
-    """
-    if transaction.is_active:
-        with contextlib.suppress(sa_exc.SQLAlchemyError):
-            transaction.rollback()
-
-
-_static_pool_locks: weakref.WeakKeyDictionary[sa.Pool, threading.RLock] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def _serialize_static_pool(engine: sa.Engine, timeout: float, stack: contextlib.ExitStack) -> None:
-    """SQLite in memory has one connection, which all threads share, and so would share one
-    transaction: a duplicate would see the first run's claim as committed.
-    """
-    if not isinstance(engine.pool, sa.StaticPool):
-        return
-
-    lock = _static_pool_locks.setdefault(engine.pool, threading.RLock())
-
-    if not lock.acquire(timeout=timeout):
-        raise GuardUnavailable("The in-memory database is in use by another thread.")
-
-    stack.callback(lock.release)

@@ -1,0 +1,96 @@
+"""Beginning and ending the guard's transaction, with the quirks of databases and drivers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+
+import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
+
+from ..errors import ConfigError, GuardUnavailable
+
+
+def begin(connection: sa.Connection) -> sa.Transaction:
+    """Begin a transaction, or a savepoint where the connection is in one already.
+
+    :raises ConfigError: if the connection commits each statement by itself.
+    """
+    if connection.dialect.name == "sqlite":
+        sa.event.listen(connection, "savepoint", _begin_on_sqlite)
+
+    if connection.in_transaction():
+        return connection.begin_nested()
+
+    transaction = connection.begin()
+
+    if connection.dialect.name == "sqlite":
+        _begin_on_sqlite(connection)
+    elif _commits_by_itself(connection):
+        raise ConfigError(
+            "The database commits each statement by itself, so an event cannot be recorded"
+            " together with what its handlers write. Remove the AUTOCOMMIT isolation level, or the"
+            " driver's 'autocommit', from SQLALCHEMY_ENGINE_OPTIONS."
+        )
+
+    return transaction
+
+
+def _begin_on_sqlite(connection: sa.Connection, name: str | None = None) -> None:
+    """sqlite3 begins no transaction before a SAVEPOINT, and SQLite commits when the outermost
+    savepoint is released: a rollback of the transaction around it would come too late. Without an
+    isolation level, sqlite3 begins no transaction at all.
+    """
+    driver = connection.connection.driver_connection
+
+    if getattr(driver, "in_transaction", True) is False:
+        cursor = connection.connection.cursor()
+        cursor.execute("BEGIN")
+        cursor.close()
+
+
+def _commits_by_itself(connection: sa.Connection) -> bool:
+    driver = connection.connection.driver_connection
+    get_autocommit = getattr(driver, "get_autocommit", None)  # the drivers of MySQL and MariaDB
+    return bool(
+        getattr(driver, "autocommit", False) if get_autocommit is None else get_autocommit()
+    )
+
+
+def roll_back(connection: sa.Connection, transaction: sa.Transaction) -> None:
+    """Roll back unless committed. A lost connection has nothing to roll back, and must not hide
+    the exception on its way.
+    """
+    with contextlib.suppress(sa_exc.SQLAlchemyError):
+        if transaction.is_active:
+            transaction.rollback()
+
+    # After a COMMIT that has failed, SQLAlchemy takes the transaction for ended, and the pool does
+    # not reset the connection. In the database it is still open: the claim would be seen by the
+    # next delivery on this connection, and be committed with it.
+    if connection.get_transaction() is transaction and not connection.invalidated:
+        try:
+            connection.dialect.do_rollback(connection.connection)
+        except Exception:
+            connection.invalidate()
+
+
+_static_pool_locks: weakref.WeakKeyDictionary[sa.Pool, threading.RLock] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def serialize_static_pool(engine: sa.Engine, timeout: float, stack: contextlib.ExitStack) -> None:
+    """SQLite in memory has one connection, which all threads share, and so would share one
+    transaction: a duplicate would see the first run's claim as committed.
+    """
+    if not isinstance(engine.pool, sa.StaticPool):
+        return
+
+    lock = _static_pool_locks.setdefault(engine.pool, threading.RLock())
+
+    if not lock.acquire(timeout=timeout):
+        raise GuardUnavailable("The in-memory database is in use by another thread.")
+
+    stack.callback(lock.release)
