@@ -19,7 +19,7 @@ import click
 if t.TYPE_CHECKING:
     from .player import Line
 
-TIME_LIMIT = 15
+TIME_LIMIT = 60
 """Seconds, without those that gunicorn takes to stop."""
 
 _WIDTHS = (44, 26, 10, 11)

@@ -44,6 +44,12 @@ _LOST = (
     " url_value_preprocessor of the app"
 )
 
+_HINTS = {
+    "mismatch": " Either {prefix}SECRET is not this endpoint's, or a proxy has changed the body.",
+    "expired": " Is the clock of this machine right?",
+    "too_large": " {prefix}MAX_BODY is the limit.",
+}
+
 _ANSWERS: dict[Outcome, tuple[int, dict[str, bool]]] = {
     Outcome.PROCESSED: (200, {"received": True}),
     Outcome.DUPLICATE: (200, {"received": True, "duplicate": True}),
@@ -81,9 +87,10 @@ def _prepare(webhooks: SanghoWebhooks) -> None:
     if request.method != "POST":
         return
 
-    csrf = current_app.extensions.get("csrf")
+    # Flask-WTF's; deliveries carry a signature in place of a token.
+    csrf: t.Any = current_app.extensions.get("csrf")
 
-    if csrf is not None:  # Flask-WTF; deliveries carry a signature in place of a token
+    if isinstance(getattr(csrf, "_exempt_views", None), set):
         csrf.exempt(f"{__name__}.receive")
 
     try:
@@ -202,10 +209,10 @@ def _verified_event(endpoint: Endpoint) -> Event:
     config = endpoint.config
     position = verify(body, request.headers.get(SIGNATURE_HEADER), config.secrets, config.tolerance)
 
-    if len(config.secrets) > 1:
-        logger.info(
-            "A delivery was verified with secret %d of %d; 0 is the newest.",
-            position,
+    if position > 0:
+        logger.warning(
+            "A delivery was verified with an older secret, number %d of %d. Sangho still uses it.",
+            position + 1,
             len(config.secrets),
         )
 
@@ -213,7 +220,14 @@ def _verified_event(endpoint: Endpoint) -> Event:
 
 
 def _reject(webhooks: SanghoWebhooks, error: SignatureError | PayloadError) -> Response:
-    logger.warning("A delivery was rejected: %s", error.reason, extra={"outcome": error.reason})
+    logger.warning(
+        "A delivery to %s was rejected (%s): %s%s",
+        webhooks.name,
+        error.reason,
+        error,
+        _HINTS.get(error.reason, "").format(prefix=webhooks.config_prefix),
+        extra={"outcome": error.reason},
+    )
     send(delivery_rejected, webhooks=webhooks, reason=error.reason, status=error.status)
     return _error(error)
 

@@ -17,6 +17,11 @@ MIN_RETENTION = dt.timedelta(hours=48)
 DEFAULT_RETENTION = dt.timedelta(hours=72)
 """The guide's retention."""
 
+MAX_RETENTION = dt.timedelta(days=3650)
+
+MAX_LOCK_TIMEOUT = 3600
+"""Seconds. Whoever waits for longer waits for ever."""
+
 SECRET_PREFIX = "whsec_"
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
@@ -66,7 +71,7 @@ class Config:
             retention=_retention(prefix + "RETENTION", values[prefix + "RETENTION"]),
             max_body=number("MAX_BODY", whole=True),
             retry_after=number("RETRY_AFTER", whole=True),
-            lock_timeout=number("LOCK_TIMEOUT"),
+            lock_timeout=min(number("LOCK_TIMEOUT"), MAX_LOCK_TIMEOUT),
             redis_url=_redis_url(prefix + "REDIS_URL", values[prefix + "REDIS_URL"]),
             lease=number("LEASE"),
         )
@@ -82,7 +87,9 @@ def _secrets(key: str, value: object) -> tuple[str, ...]:
     entries = [value] if isinstance(value, (str, bytes)) else value
 
     if not isinstance(entries, (list, tuple)) or not entries:
-        raise ConfigError(f"{key!r} must be a string or a list of strings, newest secret first.")
+        raise ConfigError(
+            f"{key!r} must be a string or a list of strings that is not empty, newest secret first."
+        )
 
     return tuple(_secret(key, position, entry) for position, entry in enumerate(entries))
 
@@ -100,11 +107,8 @@ def _secret(key: str, position: int, entry: object) -> str:
             f"{where} is empty. Copy the whole signing secret (whsec_…) from Sangho's dashboard."
         )
 
-    try:
-        secret.encode()
-    except UnicodeEncodeError:
-        # Not chained: the codec's error holds the secret.
-        raise ConfigError(f"{where} is not valid UTF-8 text. Copy the secret again.") from None
+    if not _is_utf8(secret):
+        raise ConfigError(f"{where} is not valid UTF-8 text. Copy the secret again.")
 
     if secret != entry:
         warnings.warn(
@@ -113,7 +117,23 @@ def _secret(key: str, position: int, entry: object) -> str:
             stacklevel=2,
         )
 
+    if any(character in secret for character in "[]\"', \t\n"):
+        warnings.warn(
+            f"{where} looks like a list, or has quotes or white space in it, and is used as it is."
+            """ In the environment, a list is written as JSON: '["whsec_new", "whsec_old"]'.""",
+            stacklevel=2,
+        )
+
     return secret
+
+
+def _is_utf8(secret: str) -> bool:
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        return False
+
+    return True
 
 
 def _positive(key: str, value: object, *, whole: bool) -> float:
@@ -132,6 +152,9 @@ def _retention(key: str, value: object) -> dt.timedelta:
             value = dt.timedelta(seconds=_positive(key, value, whole=False))
         except OverflowError:
             raise ConfigError(f"{key!r} is too long: {value!r} seconds.") from None
+
+    if value > MAX_RETENTION:
+        raise ConfigError(f"{key!r} must be at most ten years, not {value}.")
 
     if value < MIN_RETENTION:
         raise ConfigError(

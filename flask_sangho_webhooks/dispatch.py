@@ -96,8 +96,9 @@ def _roll_back(db: SQLAlchemy) -> None:
     """Roll back without hiding the exception that led here."""
     try:
         db.session.rollback()
-    except Exception:
-        logger.warning("The rollback after a failed handler failed as well.", exc_info=True)
+    except Exception as error:
+        kind = type(error).__name__
+        logger.warning("The rollback after a failed handler failed as well (%s).", kind)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ class WebhookError(Exception):
     """The HTTP status that the endpoint answers with."""
 
     reason: str = "error"
-    """A stable, machine-readable name of what went wrong."""
+    """A stable, machine-readable name of what went wrong. In :exc:`Discard`, the handler's text."""
 
 
 class ConfigError(WebhookError):
@@ -83,7 +83,7 @@ class RetryLater(WebhookError):
     """Raised by a handler that cannot finish now: its effects are rolled back, nothing is recorded
     and Sangho is asked to deliver the event again.
 
-    :param seconds: how long the sender should wait, sent as ``Retry-After``.
+    :param seconds: how long the sender should wait, 60 by default, sent as ``Retry-After``.
     :raises ValueError: if ``seconds`` is negative or not finite.
     """
 

@@ -16,6 +16,7 @@ MAX_TYPE_LENGTH = 100
 # The guide's columns are VARCHAR(50) and VARCHAR(100); printable ASCII fits them in any database
 # encoding, and compares the same in all.
 _ID = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}}")
+_INVALID: t.Final = object()
 _TYPE = re.compile(f"[!-~]{{1,{MAX_TYPE_LENGTH}}}")
 
 
@@ -58,7 +59,10 @@ class Event:
 
     @property
     def object(self) -> t.Any:
-        """``data["object"]``: what the event is about, such as the payment intent."""
+        """``data["object"]``: what the event is about, such as the payment intent.
+
+        :raises KeyError: if the event has none.
+        """
         return self.data["object"]
 
     @classmethod
@@ -103,8 +107,11 @@ def _parse(body: bytes) -> dict[str, t.Any]:
     try:
         payload = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        # Not chained: the decoder's error holds the whole body.
-        raise PayloadError("The body is not valid JSON.") from None
+        payload = _INVALID
+
+    # Raised out here: the decoder's error, which holds the whole body, is no context of ours.
+    if payload is _INVALID:
+        raise PayloadError("The body is not valid JSON.")
 
     if not isinstance(payload, dict):
         raise PayloadError("The body is not a JSON object.")
@@ -116,7 +123,7 @@ def _unique(pairs: list[tuple[str, t.Any]]) -> dict[str, t.Any]:
     members = dict(pairs)
 
     if len(members) != len(pairs):
-        raise ValueError("duplicate member")
+        raise PayloadError("The body names a member of an object twice.")
 
     return members
 

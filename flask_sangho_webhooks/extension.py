@@ -37,7 +37,10 @@ class Queue(t.Protocol):
     """Takes verified events to a worker, which calls :meth:`SanghoWebhooks.process`."""
 
     def enqueue(self, webhooks: SanghoWebhooks, event: Event) -> None:
-        """Hand the event over, or raise; a return is a promise that a worker will see it."""
+        """Hand the event over; a return is a promise that a worker will see it.
+
+        :raises GuardUnavailable: if that is not sure. Other exceptions reach Flask.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,7 @@ class SanghoWebhooks:
     :param guard: remembers processed events; by default :class:`.SQLGuard` on ``db``.
     :param queue: hands events to a worker in place of running the handlers in the request.
     :param model: for the default guard, a model of your own in place of
-        ``processed_webhook_events``.
+        ``processed_webhook_events``. If the app has a model of that table, define it before.
     :param name: of the blueprint; another one for each endpoint of an app.
     :param path: of the route, below the blueprint's ``url_prefix``.
     :param config_prefix: of the keys in ``app.config``; another one for each endpoint of an app.
@@ -78,6 +81,12 @@ class SanghoWebhooks:
         path: str = "/webhook",
         config_prefix: str = "SANGHO_WEBHOOK_",
     ) -> None:
+        if db is not None and not isinstance(db, SQLAlchemy):
+            raise ConfigError(
+                "Pass the app's Flask-SQLAlchemy object, SanghoWebhooks(db), and later register"
+                " the blueprint: app.register_blueprint(webhooks.blueprint)."
+            )
+
         if guard is not None and model is not None:
             raise ConfigError("Give the model to the guard: SQLGuard(db, model).")
 

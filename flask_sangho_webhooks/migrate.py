@@ -8,6 +8,7 @@ import pathlib
 import typing as t
 
 import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
 from sqlalchemy.dialects import mysql
 
 from .errors import ConfigError, GuardUnavailable
@@ -65,8 +66,12 @@ def upgrade_tables(
     for guard in guards:
         bind = guard.db.session().get_bind(mapper=sa.inspect(guard.model))
 
-        with unavailable(), bind.engine.begin() as connection, _alone(connection):
-            _upgrade_table(connection, guard.table, flask_migrate)
+        with unavailable(), bind.engine.connect() as connection:
+            transaction = connection.begin()
+
+            with _alone(connection):
+                _upgrade_table(connection, guard.table, flask_migrate)
+                transaction.commit()
 
         yield f"The table {guard.table.fullname!r} is up to date."
 
@@ -183,6 +188,15 @@ def _refuse_null(operations: Operations, name: str, schema: str | None) -> None:
     (event_id,) = (column for column in columns if column["name"] == "event_id")
 
     if event_id["nullable"]:
+        table = sa.table(name, sa.column("event_id"), schema=schema)
+        nameless = sa.select(sa.func.count()).where(table.c.event_id.is_(None))
+
+        if operations.get_bind().execute(nameless).scalar_one():
+            raise ConfigError(
+                f"The table {name!r} has rows without an event_id, which record nothing. Run"
+                f" DELETE FROM {name} WHERE event_id IS NULL, and upgrade again."
+            )
+
         with operations.batch_alter_table(name, schema=schema, recreate="always") as batch:
             batch.alter_column("event_id", existing_type=event_id["type"], nullable=False)
 
@@ -209,4 +223,5 @@ def _alone(connection: sa.Connection) -> c.Iterator[None]:
         yield
     finally:
         if dialect in ("mysql", "mariadb"):
-            connection.execute(sa.select(sa.func.release_lock(VERSION_TABLE)))
+            with contextlib.suppress(sa_exc.SQLAlchemyError):
+                connection.execute(sa.select(sa.func.release_lock(VERSION_TABLE)))

@@ -86,9 +86,9 @@ def check_patterns(patterns: c.Sequence[str], *, stacklevel: int) -> None:
         if not any(_matches(pattern, known) for known in KNOWN_TYPES):
             candidates = [*KNOWN_TYPES, *_known_prefixes()]
             nearest = difflib.get_close_matches(pattern, candidates, n=1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            hint = f"Did you mean {nearest[0]!r}?" if nearest else "The handler runs if it does."
             warnings.warn(
-                f"Sangho is not known to send {pattern!r}.{hint}", stacklevel=stacklevel + 1
+                f"Sangho is not known to send {pattern!r}. {hint}", stacklevel=stacklevel + 1
             )
 
 
@@ -121,6 +121,9 @@ def _check_function(function: HandlerFunction) -> None:
     if not callable(function):
         raise ConfigError(f"A handler must be callable, not {type(function).__name__}.")
 
+    if not _takes_one_argument(function):
+        raise ConfigError("A handler takes one argument, the event: def handler(event).")
+
     if _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         raise ConfigError(
             "A handler must not be a generator: its body would never run. Remove the 'yield'."
@@ -130,6 +133,17 @@ def _check_function(function: HandlerFunction) -> None:
         raise ConfigError(
             'An async handler needs the async extra: pip install "flask-sangho-webhooks[async]"'
         )
+
+
+def _takes_one_argument(function: HandlerFunction) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return True
+
+    return True
 
 
 def _is_any(function: HandlerFunction, *kinds: c.Callable[[object], bool]) -> bool:

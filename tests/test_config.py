@@ -95,7 +95,7 @@ def test_repr_shows_no_secret_and_no_password() -> None:
         ([SECRET], (SECRET,)),
         ([SECRET, "whsec_old"], (SECRET, "whsec_old")),
         ((SECRET, "whsec_old"), (SECRET, "whsec_old")),
-        ("without prefix", ("without prefix",)),
+        ("without-prefix", ("without-prefix",)),
         ("whsec_é", ("whsec_é",)),
     ],
 )
@@ -160,8 +160,14 @@ def test_white_space_around_a_secret_is_stripped_with_one_warning(value: str) ->
     assert PRIVATE not in text
 
 
-def test_white_space_inside_a_secret_is_kept() -> None:
-    assert load(SECRET="whsec_a b").secrets == ("whsec_a b",)
+@pytest.mark.parametrize("secret", ["whsec_a b", "['whsec_a', 'whsec_b']", '"whsec_a"'])
+def test_secret_that_looks_like_a_mistake_is_kept_with_a_warning(secret: str) -> None:
+    with pytest.warns(UserWarning, match="written as JSON"):
+        assert load(SECRET=secret).secrets == (secret,)
+
+
+def test_longest_retention() -> None:
+    assert "ten years" in refusal(RETENTION=dt.timedelta(days=3651))
 
 
 # The numbers.

@@ -94,6 +94,15 @@ def test_event_can_be_built_by_hand() -> None:
             event_with('"data": ' + '{"object":' * 100_000 + "{}" + "}" * 100_000),
             id="100,000 objects in an event",
         ),
+    ],
+)
+def test_body_that_is_not_json(body: bytes) -> None:
+    assert refusal(body) == "The body is not valid JSON."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
         pytest.param(event_with('"type": "kyc.updated"'), id="type twice"),
         pytest.param(event_with('"id": "evt_2"'), id="id twice"),
         pytest.param(event_with(r'"\u0069d": "evt_2"'), id="id twice, once escaped"),
@@ -101,8 +110,15 @@ def test_event_can_be_built_by_hand() -> None:
         pytest.param(event_with('"data": [[{"a": 1, "a": 1}]]'), id="member twice in a list"),
     ],
 )
-def test_body_that_is_not_json(body: bytes) -> None:
-    assert refusal(body) == "The body is not valid JSON."
+def test_body_that_names_a_member_twice(body: bytes) -> None:
+    assert refusal(body) == "The body names a member of an object twice."
+
+
+def test_error_does_not_lead_to_the_body() -> None:
+    with pytest.raises(PayloadError) as caught:
+        Event.from_body(b'{"secret": ')
+
+    assert caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"secret"', b"5", b"1e3", b"true", b"[{}]"])

@@ -253,6 +253,16 @@ def test_unusable_table_is_refused(
     assert schema(shop) == before
 
 
+def test_rows_without_an_id_are_refused(sqlite_shop: Shop) -> None:
+    """SQLite lets them in, and no record of an event is one."""
+    make_by_hand(sqlite_shop)
+    execute(sqlite_shop, f"INSERT INTO {TABLE} (event_type) VALUES ('kyc.updated')")
+    result = upgrade(sqlite_shop)
+
+    assert result.exit_code == 1
+    assert "WHERE event_id IS NULL" in result.output
+
+
 def test_upgrade_makes_a_dropped_table_again(shop: Shop) -> None:
     upgrade(shop)
     execute(shop, f"DROP TABLE {TABLE}")

@@ -51,11 +51,6 @@ def test_python_blocks_parse(code: str) -> None:
     ast.parse(code)
 
 
-def test_first_block_is_short() -> None:
-    """Fifteen lines of the extension's own, beside an ordinary app."""
-    assert len(blocks("python")[0].splitlines()) < 50
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="The quickstart uses curl.")
 def test_quickstart(tmp_path: pathlib.Path) -> None:
     """The first block, saved as a file, grants an order from the deliveries of the second."""

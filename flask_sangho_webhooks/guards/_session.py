@@ -6,6 +6,7 @@ import collections.abc as c
 import contextlib
 import contextvars
 import functools
+import logging
 import threading
 import typing as t
 
@@ -14,6 +15,8 @@ import sqlalchemy.exc as sa_exc
 import sqlalchemy.orm as sa_orm
 
 from ..errors import WebhookError
+
+logger = logging.getLogger("flask_sangho_webhooks")
 
 ScopedSession = sa_orm.scoped_session[t.Any]
 
@@ -225,8 +228,10 @@ def _release_connection(session: sa_orm.Session) -> None:
 
     try:
         commit(session)
-    except sa_exc.SQLAlchemyError:
+    except sa_exc.SQLAlchemyError as error:
         session.rollback()
+        kind = type(error).__name__
+        logger.warning("What a function before the event wrote could not be committed (%s).", kind)
 
 
 def holds_work(session: sa_orm.Session) -> bool:

@@ -73,8 +73,20 @@ def unavailable(hint: str = "") -> c.Iterator[None]:
         if not is_transient(error):
             raise
 
-        kind = type(getattr(error, "orig", None) or error).__name__
-        raise GuardUnavailable(f"The database is unreachable or locked ({kind}).{hint}") from error
+        raise GuardUnavailable(
+            f"The database is unreachable or locked ({_describe(error)}).{hint}"
+        ) from error
+
+
+def _describe(error: sa_exc.SQLAlchemyError) -> str:
+    """An error's kind and code; its text may hold what was to be written."""
+    kind = type(getattr(error, "orig", None) or error).__name__
+    code = None
+
+    if isinstance(error, sa_exc.DBAPIError):
+        code = _sqlstate(error) or getattr(error.orig, "sqlite_errorname", error_code(error))
+
+    return kind if code is None else f"{kind} {code}"
 
 
 def error_code(error: sa_exc.DBAPIError) -> int | None:

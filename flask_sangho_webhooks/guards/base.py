@@ -29,8 +29,9 @@ class Outcome(enum.Enum):
 class Guard(t.Protocol):
     """Lets each event through once. Methods are called inside an app context.
 
-    A guard that takes its settings from the app's configuration also has a method ``bind(config)``,
-    which returns the guard to use in that app.
+    A guard may have more, which is used if it is there: ``bind(config)`` returns the guard to use
+    in an app with that configuration; ``model`` is the model of its table, and ``table`` the table;
+    ``db`` is the database in whose transaction it records events.
     """
 
     def once(self, event: Event, dispatch: Dispatch) -> Outcome:

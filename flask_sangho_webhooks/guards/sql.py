@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import copy
 import datetime as dt
 import functools
 import typing as t
@@ -51,10 +52,13 @@ class SQLGuard:
         SessionFactory.install(db.session)
 
     def bind(self, config: Config) -> SQLGuard:
+        """This guard with what its constructor left open taken from an app's configuration."""
         if self.lock_timeout is not None:
             return self
 
-        return type(self)(self.db, self.model, lock_timeout=config.lock_timeout)
+        bound = copy.copy(self)
+        bound.lock_timeout = config.lock_timeout
+        return bound
 
     def once(self, event: Event, dispatch: Dispatch) -> Outcome:
         scoped = self.db.session
