@@ -13,6 +13,9 @@ import sys
 import time
 
 import pytest
+import sqlalchemy.orm as sa_orm
+
+from .support import Shop
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -49,6 +52,44 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_blocks_parse(code: str) -> None:
     ast.parse(code)
+
+
+def test_test_of_a_handler(tmp_path: pathlib.Path) -> None:
+    """The test that the README shows passes against its first block."""
+    (tmp_path / "shop.py").write_text(blocks("python")[0], encoding="utf-8")
+    (code,) = (code for code in blocks("python") if "def test_fulfil" in code)
+    (tmp_path / "test_shop.py").write_text(code, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert "1 passed" in result.stdout, result.stdout
+
+
+def test_receipt_is_sent(sqlite_shop: Shop) -> None:
+    """The handler that the README shows under ``on_commit``, as it stands."""
+    shop = sqlite_shop
+    (code,) = (code for code in blocks("python") if "send_receipt" in code)
+    sent: list[int] = []
+
+    class Order(shop.db.Model):  # type: ignore[name-defined, misc]
+        id: sa_orm.Mapped[int] = sa_orm.mapped_column(primary_key=True)
+        status: sa_orm.Mapped[str] = sa_orm.mapped_column(default="open")
+
+    with shop.app.app_context():
+        shop.db.create_all()
+        shop.db.session.add(Order(id=1))
+        shop.db.session.commit()
+
+    names = {"webhooks": shop.webhooks, "db": shop.db, "Order": Order, "send_receipt": sent.append}
+    exec(code, names)
+
+    assert shop.deliver().json == {"received": True}
+    assert sent == [1]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="The quickstart uses curl.")
