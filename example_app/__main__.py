@@ -24,6 +24,9 @@ TIME_LIMIT = 60
 
 _WIDTHS = (44, 26, 10, 11)
 
+_interruptions: list[int] = []
+"""Python may be in a place, such as a finalizer, from which the exit does not get through."""
+
 _Handler = c.Callable[[int, types.FrameType | None], t.Any] | signal.Handlers
 
 
@@ -42,6 +45,10 @@ def main() -> int:
             err=True,
         )
         return 1
+
+    # The demo looks into the table of processed events.
+    for name in ("EXAMPLE_GUARD", "EXAMPLE_QUEUE"):
+        os.environ.pop(name, None)
 
     from .player import Player
     from .server import DemoError, new_server, THREADS, WORKERS
@@ -80,6 +87,9 @@ def report(lines: c.Iterable[str | Line]) -> int:
     total = kept = 0
 
     for line in lines:
+        if _interruptions:
+            sys.exit(128 + _interruptions[0])
+
         if isinstance(line, str):
             click.echo(f"\n{line}")
             continue
@@ -124,6 +134,7 @@ def _on_interruption(handler: _Handler) -> None:
 def _leave(number: int, frame: types.FrameType | None) -> t.NoReturn:
     """Leave by way of every ``finally``, without being interrupted again."""
     _on_interruption(signal.SIG_IGN)
+    _interruptions.append(number)
 
     if number == signal.SIGALRM:
         sys.exit(f"The demo was stopped: it took longer than {TIME_LIMIT} seconds.")

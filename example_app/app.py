@@ -8,6 +8,7 @@ import click
 import sqlalchemy as sa
 from flask import Blueprint, Flask, render_template
 
+from . import background
 from .models import db, Grant, open_shop, Order
 from .webhooks import webhooks
 
@@ -40,6 +41,9 @@ def create_app(instance_path: str | None = None) -> Flask:
     db.init_app(app)
     app.register_blueprint(shop)
     app.register_blueprint(webhooks.blueprint)
+
+    if background.USES_CELERY:
+        background.init_celery(app)
 
     if app.config["SQLALCHEMY_DATABASE_URI"] == LOCAL_DATABASE:
         with app.app_context():

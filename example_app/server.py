@@ -46,7 +46,7 @@ class Server:
         self._environment = {
             key: value
             for key, value in os.environ.items()
-            if not key.startswith(("FLASK_", "GUNICORN_"))
+            if not key.startswith(("FLASK_", "GUNICORN_", "EXAMPLE_"))
         }
         self._environment["FLASK_SQLALCHEMY_DATABASE_URI"] = self._database
         self._environment["FLASK_SANGHO_WEBHOOK_SECRET"] = json.dumps(self._secrets)

@@ -6,9 +6,10 @@ from flask import current_app
 
 from flask_sangho_webhooks import Discard, Event, RetryLater, SanghoWebhooks
 
+from . import background
 from .models import db, Grant, Order, Product
 
-webhooks = SanghoWebhooks(db)
+webhooks = SanghoWebhooks(db, guard=background.guard(), queue=background.queue())
 
 
 class OutOfStock(Exception):

@@ -12,7 +12,6 @@ import typing as t
 
 from flask import Blueprint, current_app, Flask, g, request, Response
 
-from .dispatch import send
 from .errors import (
     EventInProgress,
     GuardUnavailable,
@@ -23,7 +22,7 @@ from .errors import (
 )
 from .event import Event
 from .guards import Outcome
-from .signals import delivery_rejected
+from .signals import delivery_rejected, send
 from .signature import verify
 
 if t.TYPE_CHECKING:

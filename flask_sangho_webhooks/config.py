@@ -42,6 +42,9 @@ DEFAULTS: t.Final[dict[str, t.Any]] = {
 class Config:
     """What ``app.config`` says under one prefix. See :meth:`.SanghoWebhooks.init_app`."""
 
+    name: str = "sangho_webhooks"
+    """Of the endpoint, unique in its app."""
+
     secrets: tuple[str, ...] = dataclasses.field(repr=False)
     tolerance: float
     retention: dt.timedelta
@@ -52,27 +55,31 @@ class Config:
     lease: float
 
     @classmethod
-    def load(cls, values: c.MutableMapping[str, t.Any], prefix: str) -> Config:
+    def load(
+        cls, values: c.MutableMapping[str, t.Any], prefix: str, name: str = "sangho_webhooks"
+    ) -> Config:
         """Read and check the configuration.
 
         :param values: ``app.config``.
         :param prefix: of the keys, such as ``SANGHO_WEBHOOK_``.
+        :param name: of the endpoint.
         :raises ConfigError: naming the key, what is wrong and how to mend it.
         """
-        for name, default in DEFAULTS.items():
-            values.setdefault(prefix + name, default)
+        for key, default in DEFAULTS.items():
+            values.setdefault(prefix + key, default)
 
-        def number(name: str, *, whole: bool = False) -> t.Any:
-            return _positive(prefix + name, values[prefix + name], whole=whole)
+        def number(key: str, *, whole: bool = False) -> t.Any:
+            return positive(prefix + key, values[prefix + key], whole=whole)
 
         return cls(
+            name=name,
             secrets=_secrets(prefix + "SECRET", values[prefix + "SECRET"]),
             tolerance=number("TOLERANCE"),
-            retention=_retention(prefix + "RETENTION", values[prefix + "RETENTION"]),
+            retention=check_retention(prefix + "RETENTION", values[prefix + "RETENTION"]),
             max_body=number("MAX_BODY", whole=True),
             retry_after=number("RETRY_AFTER", whole=True),
             lock_timeout=min(number("LOCK_TIMEOUT"), MAX_LOCK_TIMEOUT),
-            redis_url=_redis_url(prefix + "REDIS_URL", values[prefix + "REDIS_URL"]),
+            redis_url=check_redis_url(prefix + "REDIS_URL", values[prefix + "REDIS_URL"]),
             lease=number("LEASE"),
         )
 
@@ -136,7 +143,11 @@ def _is_utf8(secret: str) -> bool:
     return True
 
 
-def _positive(key: str, value: object, *, whole: bool) -> float:
+def positive(key: str, value: object, *, whole: bool = False) -> float:
+    """Check a number that must be finite and greater than 0.
+
+    :raises ConfigError: naming the key.
+    """
     kinds: tuple[type, ...] = (int,) if whole else (int, float)
 
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:  # type: ignore[operator]
@@ -146,10 +157,14 @@ def _positive(key: str, value: object, *, whole: bool) -> float:
     return t.cast(float, value)
 
 
-def _retention(key: str, value: object) -> dt.timedelta:
+def check_retention(key: str, value: object) -> dt.timedelta:
+    """Check a ``timedelta`` or seconds that records are kept.
+
+    :raises ConfigError: naming the key, if it is less than 48 hours.
+    """
     if not isinstance(value, dt.timedelta):
         try:
-            value = dt.timedelta(seconds=_positive(key, value, whole=False))
+            value = dt.timedelta(seconds=positive(key, value))
         except OverflowError:
             raise ConfigError(f"{key!r} is too long: {value!r} seconds.") from None
 
@@ -165,7 +180,11 @@ def _retention(key: str, value: object) -> dt.timedelta:
     return value
 
 
-def _redis_url(key: str, value: object) -> str:
+def check_redis_url(key: str, value: object) -> str:
+    """Check the URL of a Redis.
+
+    :raises ConfigError: naming the key.
+    """
     if not isinstance(value, str) or not value.startswith(REDIS_SCHEMES):
         # The value is not shown: it may hold a password.
         raise ConfigError(f"{key!r} must be a URL that starts with {', '.join(REDIS_SCHEMES)}.")

@@ -10,7 +10,6 @@ import inspect
 import logging
 import typing as t
 
-from blinker import NamedSignal
 from flask import current_app
 from flask_sqlalchemy import SQLAlchemy
 
@@ -18,6 +17,7 @@ from .errors import Discard
 from .event import Event
 from .guards import commit, is_joined, unavailable
 from .registry import HandlerFunction, is_async
+from .signals import outcome_stands
 
 Callback = c.Callable[[], object]
 
@@ -123,7 +123,7 @@ def holding_back(db: SQLAlchemy | None) -> c.Iterator[list[Callback]]:
         return
 
     for callback in held.callbacks:
-        with _outcome_stands():
+        with outcome_stands():
             callback()
 
 
@@ -135,24 +135,3 @@ def hold_back(function: Callback) -> None:
         function()
     else:
         held.callbacks.append(function)
-
-
-def send(signal: NamedSignal, **values: t.Any) -> None:
-    """Send a signal of the current app. A receiver that fails keeps none of the others from it."""
-    app = current_app._get_current_object()  # type: ignore[attr-defined]
-
-    if signal.is_muted:
-        return
-
-    for receiver in signal.receivers_for(app):
-        with _outcome_stands():
-            app.ensure_sync(receiver)(app, **values)
-
-
-@contextlib.contextmanager
-def _outcome_stands() -> c.Iterator[None]:
-    """Log what cannot change the outcome any more, and must not look as if it did."""
-    try:
-        yield
-    except Exception:
-        logger.exception("A callback or signal receiver failed; the outcome stands.")

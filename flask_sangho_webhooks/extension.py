@@ -13,13 +13,14 @@ from flask import current_app, Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from .config import Config
-from .dispatch import Callback, hold_back, holding_back, run_handlers, send
+from .dispatch import Callback, hold_back, holding_back, run_handlers
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
 from .event_types import EventType
 from .guards import Guard, Outcome, SQLGuard
+from .queue import Queue
 from .registry import check_patterns, Handler, HandlerFunction, Registry
-from .signals import event_duplicate, event_failed, event_processed
+from .signals import event_duplicate, event_failed, event_processed, send
 
 if t.TYPE_CHECKING:
     from flask.sansio.app import App
@@ -31,16 +32,6 @@ EXTENSION_KEY = "sangho_webhooks"
 logger = logging.getLogger("flask_sangho_webhooks")
 
 _F = t.TypeVar("_F", bound=HandlerFunction)
-
-
-class Queue(t.Protocol):
-    """Takes verified events to a worker, which calls :meth:`SanghoWebhooks.process`."""
-
-    def enqueue(self, webhooks: SanghoWebhooks, event: Event) -> None:
-        """Hand the event over; a return is a promise that a worker will see it.
-
-        :raises GuardUnavailable: if that is not sure. Other exceptions reach Flask.
-        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +151,7 @@ class SanghoWebhooks:
                 " SanghoWebhooks(db), or a guard, SanghoWebhooks(guard=…)."
             )
 
-        config = Config.load(app.config, self.config_prefix)
+        config = Config.load(app.config, self.config_prefix, self.name)
         endpoints: dict[str, Endpoint] = app.extensions.get(EXTENSION_KEY, {})
         other = endpoints.get(self.name)
 
@@ -172,16 +163,16 @@ class SanghoWebhooks:
                 " model=ConnectEvent)."
             )
 
+        bind = getattr(self.guard, "bind", None)
+        endpoint = Endpoint(self, config, self.guard if bind is None else bind(config))
+
         for neighbour in endpoints.values():
-            if neighbour.webhooks is not self and _store(neighbour.webhooks) is _store(self):
+            if neighbour.webhooks is not self and _store(neighbour.guard) is _store(endpoint.guard):
                 raise ConfigError(
                     f"The endpoints {neighbour.webhooks.name!r} and {self.name!r} share a table or"
                     " guard. Sangho sends the same event id to both, and the second would take it"
                     " for a duplicate. Give one a model of its own: SanghoWebhooks(db, model=…)."
                 )
-
-        bind = getattr(self.guard, "bind", None)
-        endpoint = Endpoint(self, config, self.guard if bind is None else bind(config))
 
         if not endpoints:
             from .cli import sangho
@@ -284,9 +275,9 @@ class SanghoWebhooks:
             send(event_processed, webhooks=self, event=event, outcome=outcome)
 
 
-def _store(webhooks: SanghoWebhooks) -> object:
-    """Where an extension object remembers events: a table, or what only the guard knows."""
-    return getattr(webhooks.guard, "table", webhooks.guard)
+def _store(guard: Guard) -> object:
+    """Where an endpoint remembers events: a table, or what only the guard knows."""
+    return getattr(guard, "table", guard)
 
 
 def _log(event: Event, outcome: Outcome, seconds: float = 0) -> None:

@@ -12,9 +12,12 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
+from .redis_support import Keys, valkey_server
 from .support import Shop
 
 DIALECTS = ("sqlite", "postgresql", "mariadb")
+REDIS_SERVERS = ("valkey", "redis")
+BROKERS = (*REDIS_SERVERS, "rabbitmq")
 
 
 def missing(server: str, variable: str) -> t.NoReturn:
@@ -103,6 +106,64 @@ def postgresql_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def mariadb_database_url(request: pytest.FixtureRequest) -> str:
     return make_database("mariadb", request)
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> c.Iterator[str]:
+    """A Valkey that this run starts and stops."""
+    with valkey_server() as server:
+        yield f"{server.connection_url}/0"
+
+
+@pytest.fixture
+def valkey() -> c.Iterator[t.Any]:
+    """A Valkey of the test's own, to empty and to stop."""
+    with valkey_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=REDIS_SERVERS)
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """Valkey, and the Redis that TEST_REDIS_URL names."""
+    return server_url(request.param, request)
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def broker_url(request: pytest.FixtureRequest) -> str:
+    """Those two, and the RabbitMQ that TEST_AMQP_URL names."""
+    return server_url(request.param, request)
+
+
+@pytest.fixture(scope="session", params=("valkey", "rabbitmq"))
+def broker_kind_url(request: pytest.FixtureRequest) -> str:
+    """One broker of each kind."""
+    return server_url(request.param, request)
+
+
+def server_url(server: str, request: pytest.FixtureRequest) -> str:
+    if server == "valkey":
+        url: str = request.getfixturevalue("valkey_url")
+        return url
+
+    name, variable = {
+        "redis": ("Redis", "TEST_REDIS_URL"),
+        "rabbitmq": ("RabbitMQ", "TEST_AMQP_URL"),
+    }[server]
+    return os.environ.get(variable) or missing(name, variable)
+
+
+@pytest.fixture
+def redis_keys(redis_url: str) -> c.Iterator[Keys]:
+    """Keys of the test's own. None may be without an end at any time."""
+    with Keys(redis_url) as keys:
+        yield keys
+
+
+@pytest.fixture
+def redis_shop(redis_keys: Keys, sqlite_url: str) -> c.Iterator[Shop]:
+    """A small app with the extension, on Redis and Valkey in turn."""
+    with Shop(sqlite_url, guard=redis_keys.guard()) as shop:
+        yield shop
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ def refusal(**values: t.Any) -> str:
 
 def test_defaults() -> None:
     assert load() == Config(
+        name="sangho_webhooks",
         secrets=(SECRET,),
         tolerance=300,
         retention=dt.timedelta(hours=72),
@@ -62,6 +63,7 @@ def test_every_key_is_read() -> None:
     )
 
     assert config == Config(
+        name="sangho_webhooks",
         secrets=(SECRET,),
         tolerance=60.5,
         retention=dt.timedelta(days=7),

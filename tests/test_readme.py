@@ -11,11 +11,14 @@ import socket
 import subprocess
 import sys
 import time
+import types
+import uuid
 
 import pytest
+import redis
 import sqlalchemy.orm as sa_orm
 
-from .support import Shop
+from .support import Shop, TYPE
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -90,6 +93,32 @@ def test_receipt_is_sent(sqlite_shop: Shop) -> None:
 
     assert shop.deliver().json == {"received": True}
     assert sent == [1]
+
+
+def test_rq(sqlite_url: str, valkey_url: str) -> None:
+    """The queue that the README shows, with a worker of RQ that works until nothing is left."""
+    rq = pytest.importorskip("rq")
+    (code,) = (code for code in blocks("python") if "class RQQueue" in code)
+    module = types.ModuleType("readme_rq")
+    exec(code, module.__dict__)
+    sys.modules[module.__name__] = module
+    module.run_event.__module__ = module.__name__
+
+    with redis.Redis.from_url(valkey_url) as client:
+        jobs = rq.Queue(uuid.uuid4().hex, connection=client)
+
+        with Shop(sqlite_url, queue=module.RQQueue(jobs)) as shop:
+            shop.webhooks.on(TYPE)(lambda event: shop.grant(event.id))
+            answers = [shop.deliver().json, shop.deliver().json]
+
+            with shop.app.app_context():
+                rq.SimpleWorker([jobs], connection=client).work(burst=True)
+
+            assert answers == [{"received": True, "queued": True}] * 2
+            assert shop.grants() == ["evt_1"]
+            assert shop.deliver().json == {"received": True, "duplicate": True}
+
+        jobs.delete(delete_jobs=True)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="The quickstart uses curl.")
