@@ -18,6 +18,7 @@ from .config import positive
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
 from .extension import Endpoint, EXTENSION_KEY, SanghoWebhooks
+from .guards import Outcome
 from .signals import event_failed, send
 
 try:
@@ -154,7 +155,16 @@ def process_event(task: t.Any, **values: t.Any) -> str:
     try:
         with _app_context(task.app):
             endpoint = _endpoint(arguments.endpoint)
-            return endpoint.webhooks.process(event).value
+            outcome = endpoint.webhooks.process(event)
+
+            if outcome is Outcome.UNHANDLED:
+                # Whoever queued it had a handler, and has answered that the event is not needed.
+                raise ConfigError(
+                    f"The worker has no handler for {event.type!r}. Import the app's handlers in"
+                    " the worker as well."
+                )
+
+            return str(outcome.value)
     except Exception as error:
         if task.request.is_eager:
             raise

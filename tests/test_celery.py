@@ -493,6 +493,14 @@ def test_worker_without_a_flask_app_says_so(eager_shop: CeleryShop) -> None:
         run_task(eager_shop, celery.Celery(set_as_current=False))
 
 
+def test_worker_without_the_handler_says_so(eager_shop: CeleryShop) -> None:
+    """The event was answered 202 by a process that has one; it must not pass for processed."""
+    eager_shop.webhooks._registry.handlers.clear()
+
+    with pytest.raises(ConfigError, match="no handler for 'payment_intent"):
+        run_task(eager_shop, eager_shop.celery)
+
+
 def test_worker_without_the_endpoint_says_so(eager_shop: CeleryShop) -> None:
     with pytest.raises(ConfigError, match="no endpoint 'connect'"):
         run_task(eager_shop, eager_shop.celery, "connect")
