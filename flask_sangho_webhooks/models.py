@@ -62,6 +62,19 @@ def _add_index(mapper: sa_orm.Mapper[t.Any], model: type[t.Any]) -> None:
         sa.Index(index_name(table), table.c.processed_at)
 
 
+@sa.event.listens_for(sa.Table, "column_reflect")
+def _take_key_for_not_null(
+    inspector: sa.Inspector, table: sa.Table, column: t.MutableMapping[str, t.Any]
+) -> None:
+    """SQLite alone takes ``PRIMARY KEY``, as the guide writes it, without ``NOT NULL``. No guard
+    records a NULL, so Alembic need not rebuild the table for that.
+    """
+    is_key = table.name == TABLE_NAME and column["name"] == "event_id"
+
+    if is_key and inspector.dialect.name == "sqlite":
+        column["nullable"] = False
+
+
 def index_name(table: sa.Table) -> str:
     """The name of the index on ``processed_at``, the guide's where the table is."""
     return INDEX_NAME if table.name == TABLE_NAME else f"idx_{table.name}_processed_at"
