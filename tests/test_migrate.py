@@ -249,6 +249,17 @@ def test_unusable_table_is_refused(
     assert schema(shop) == before
 
 
+def test_adopted_table_takes_no_null(sqlite_shop: Shop) -> None:
+    """Asked of the database itself: Alembic's comparison takes the key for NOT NULL anyhow."""
+    make_by_hand(sqlite_shop)
+    insert = f"INSERT INTO {TABLE} (event_type) VALUES ('kyc.updated')"
+    execute(sqlite_shop, insert, f"DELETE FROM {TABLE}")
+    assert upgrade(sqlite_shop).exit_code == 0
+
+    with pytest.raises(sa.exc.IntegrityError):
+        execute(sqlite_shop, insert)
+
+
 def test_rows_without_an_id_are_refused(sqlite_shop: Shop) -> None:
     """SQLite lets them in, and no record of an event is one."""
     make_by_hand(sqlite_shop)
