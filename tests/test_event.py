@@ -94,6 +94,12 @@ def test_event_can_be_built_by_hand() -> None:
             event_with('"data": ' + '{"object":' * 100_000 + "{}" + "}" * 100_000),
             id="100,000 objects in an event",
         ),
+        pytest.param(event_with('"a": 1}, "data": {}'), id="object closed before data"),
+        pytest.param(event_with('"a": {}, "data": {}}'), id="object closed twice"),
+        pytest.param(
+            event_with('"a": "}, "data": {}'),
+            id="name of data inside of a string",
+        ),
     ],
 )
 def test_body_that_is_not_json(body: bytes) -> None:
@@ -106,12 +112,56 @@ def test_body_that_is_not_json(body: bytes) -> None:
         pytest.param(event_with('"type": "kyc.updated"'), id="type twice"),
         pytest.param(event_with('"id": "evt_2"'), id="id twice"),
         pytest.param(event_with(r'"\u0069d": "evt_2"'), id="id twice, once escaped"),
-        pytest.param(event_with('"data": {"object": {"a": 1, "a": 1}}'), id="member twice below"),
-        pytest.param(event_with('"data": [[{"a": 1, "a": 1}]]'), id="member twice in a list"),
+        pytest.param(event_with('"data": {}, "id": "evt_2"'), id="id twice, behind data"),
+        pytest.param(event_with('"data": {}, "data": {}'), id="data twice"),
+        pytest.param(event_with('"data" : {}, "data": {}'), id="data twice, once with a space"),
+        pytest.param(event_with(r'"dat\u0061": {}, "data": {}'), id="data twice, once escaped"),
+        pytest.param(
+            event_with('"id": "evt_2", "data": {}').decode().encode("utf-16"), id="UTF-16"
+        ),
     ],
 )
 def test_body_that_names_a_member_twice(body: bytes) -> None:
-    assert refusal(body) == "The body names a member of an object twice."
+    assert refusal(body) == "The body names a member of the event twice."
+
+
+@pytest.mark.parametrize("data", ['{"a": 1, "a": 2}', '{"b": [{"a": 1, "a": 2}]}'])
+@pytest.mark.parametrize("more", ["", ', "livemode": true'])
+def test_below_the_event_the_last_of_two_members_counts(data: str, more: str) -> None:
+    event = Event.from_body(event_with(f'"data": {data}{more}'))
+    assert event.data == json.loads(data)
+
+
+_BODY = '{"id": "a", "type": "b", "created": 1, "data": {"object": {"id": "c"}}}'
+_pieces = st.one_of(
+    st.sampled_from(["{", "}", ",", ":", '"', "\\", " ", "\n", "NaN", "[]", "},", '"x": {']),
+    st.sampled_from(
+        ['"data":', '"data" :', '"data":{}', ', "data": {}', '"id": "d",', ', "x": {}']
+    ),
+)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(insertions=st.lists(st.tuples(st.integers(0, len(_BODY)), _pieces), max_size=3))
+def test_verdict_and_members_are_those_of_the_json_module(
+    insertions: list[tuple[int, str]],
+) -> None:
+    text = _BODY
+
+    for position, piece in insertions:
+        text = text[:position] + piece + text[position:]
+
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple, parse_constant=float.fromhex)
+        expected = None if len(pairs) != len(dict(pairs)) else json.loads(text)
+    except ValueError:
+        expected = None
+
+    try:
+        assert Event.from_body(text.encode()).payload == expected
+    except PayloadError as refusal:
+        unusable = str(refusal).startswith(("The event's id", "The event's type"))
+        assert unusable or expected is None
 
 
 def test_error_does_not_lead_to_the_body() -> None:
