@@ -14,8 +14,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import Insert
 
-from ..errors import ConfigError
 from ..event import Event
+from ._conflict import means_duplicate
 from ._transient import error_code
 
 
@@ -63,12 +63,6 @@ def utc_now(dialect: str) -> sa.ColumnElement[t.Any]:
     return sa.func.current_timestamp()
 
 
-def is_recorded(connection: sa.Connection, table: sa.Table, event_id: str) -> bool:
-    """Whether the id is in the table, as seen by this connection."""
-    found = connection.execute(_select(table), {"event_id": event_id}).scalar()
-    return found == event_id
-
-
 def _row(table: sa.Table, dialect: str) -> dict[str, t.Any]:
     return {
         "event_id": sa.bindparam("event_id", type_=table.c.event_id.type),
@@ -79,11 +73,6 @@ def _row(table: sa.Table, dialect: str) -> dict[str, t.Any]:
 
 def _parameters(event: Event) -> dict[str, str]:
     return {"event_id": event.id, "event_type": event.type}
-
-
-@functools.cache
-def _select(table: sa.Table) -> sa.Select[t.Any]:
-    return sa.select(table.c.event_id).where(table.c.event_id == sa.bindparam("event_id"))
 
 
 # ------------------------------------------------------------------ PostgreSQL
@@ -243,10 +232,10 @@ def _insert(connection: sa.Connection, table: sa.Table, statement: Insert, event
 
         raise
     except sa_exc.IntegrityError as error:
-        if error_code(error) == DUPLICATE_ENTRY:
-            return _resolve_conflict(connection, table, event, error)
+        if error_code(error) != DUPLICATE_ENTRY:
+            raise
 
-        raise
+        return _duplicate(connection, table, event, error)
 
     return Claim.OURS
 
@@ -261,28 +250,15 @@ def _generic(connection: sa.Connection, table: sa.Table, event: Event) -> Claim:
         with connection.begin_nested():
             connection.execute(statement, _parameters(event))
     except sa_exc.IntegrityError as error:
-        return _resolve_conflict(connection, table, event, error)
+        return _duplicate(connection, table, event, error)
 
     return Claim.OURS
 
 
-def _resolve_conflict(
+def _duplicate(
     connection: sa.Connection, table: sa.Table, event: Event, error: sa_exc.IntegrityError
 ) -> Claim:
-    """Tell a duplicate from a constraint that has nothing to do with the id.
-
-    The read takes a shared lock, because a snapshot older than the other row would not show it.
-    """
-    statement = _select(table).with_for_update(read=True)
-    found = connection.execute(statement, {"event_id": event.id}).scalar()
-
-    if found == event.id:
-        return Claim.DUPLICATE
-
-    if found is None:
+    if not means_duplicate(connection, table, event.id):
         raise error
 
-    raise ConfigError(
-        f"The column 'event_id' of {table.fullname!r} takes two ids that differ in case only for"
-        " one. Run 'flask sangho upgrade' to give it a binary collation."
-    )
+    return Claim.DUPLICATE

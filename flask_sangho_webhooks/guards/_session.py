@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
-import contextvars
-import functools
 import logging
 import threading
 import typing as t
@@ -15,6 +13,8 @@ import sqlalchemy.exc as sa_exc
 import sqlalchemy.orm as sa_orm
 
 from ..errors import WebhookError
+from ._join import current, current_join, Join, joined_class
+from ._transaction import GuardTransaction
 
 logger = logging.getLogger("flask_sangho_webhooks")
 
@@ -26,33 +26,12 @@ _FLUSHED = "sangho_flushed_in"
 _install_lock = threading.Lock()
 
 
-class _Join:
-    """The connection that the sessions of one dispatch work on."""
-
-    def __init__(self, factory: SessionFactory, connection: sa.Connection) -> None:
-        self.factory = factory
-        self.connection = connection
-        self.sessions: list[sa_orm.Session] = []
-        # A thread that a handler has started with its context may outlive the dispatch.
-        self.is_over = False
-
-
-# Per dispatch, not per thread: the registry of db.session is shared by all threads, and an async
-# handler runs in a thread of its own with a copy of this context.
-_join: contextvars.ContextVar[_Join | None] = contextvars.ContextVar("sangho_join", default=None)
-
-
-def _current_join() -> _Join | None:
-    join = _join.get()
-    return None if join is None or join.is_over else join
-
-
 class SessionFactory(sa_orm.sessionmaker[t.Any]):
     """Stands in for the sessionmaker behind ``db.session``.
 
     Outside a dispatch it makes the app's ordinary sessions. In one, it makes sessions that work in
-    savepoints on the guard's connection, so that commit(), rollback() and remove() in a handler
-    reach those savepoints and never the guard's transaction.
+    the guard's transaction, so that commit(), rollback() and remove() in a handler never commit the
+    claim, nor lose it.
     """
 
     def __init__(self, ordinary: sa_orm.sessionmaker[t.Any]) -> None:
@@ -81,29 +60,32 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
             return scoped.session_factory
 
     def __call__(self, **options: t.Any) -> t.Any:
-        join = _current_join()
+        join = current_join()
 
         if join is None or join.factory is not self:
             return super().__call__(**options)
 
-        options |= {"join_transaction_mode": "create_savepoint", "twophase": False}
-        session = _joined_class(t.cast(t.Any, self.class_))(**{**self.kw, **options})
-        session.sangho_connection = join.connection
+        session = joined_class(t.cast(t.Any, self.class_))(
+            **{**self.kw, **options, "twophase": False}
+        )
+        session.sangho_join = join
         join.sessions.append(session)
         return session
 
     @contextlib.contextmanager
-    def joined(self, scoped: ScopedSession, connection: sa.Connection) -> c.Iterator[None]:
-        """Let ``db.session`` work on ``connection`` until the block ends.
+    def joined(
+        self, scoped: ScopedSession, own: GuardTransaction, claim_again: c.Callable[[], None]
+    ) -> c.Iterator[Join]:
+        """Let ``db.session`` work in the guard's transaction until the block ends.
 
+        :param claim_again: claims the event once more, in a transaction that it begins.
         :raises WebhookError: if a session holds work then that nobody would commit.
         """
-        join = _Join(self, connection)
-        token = _join.set(join)
-        sa.event.listen(connection, "commit", _refuse_commit)
+        join = Join(self, own, claim_again)
+        token = current.set(join)
 
         try:
-            yield
+            yield join
 
             if any(holds_work(session) for session in join.sessions):
                 raise WebhookError(
@@ -113,43 +95,18 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
                 )
         finally:
             join.is_over = True
-            _join.reset(token)
+            current.reset(token)
             scoped.remove()
 
             for session in join.sessions:
                 session.close()
 
-
-def _refuse_commit(connection: sa.Connection) -> None:
-    """``db.session.connection().commit()`` would commit the claim before the handlers are done."""
-    join = _current_join()
-
-    if join is not None and join.connection is connection:
-        raise WebhookError(
-            "A handler must not commit the connection that its event is recorded on. Call"
-            " db.session.commit()."
-        )
-
-
-@functools.cache
-def _joined_class(base: type[t.Any]) -> type[t.Any]:
-    """A subclass of the app's own session class whose binds lead to the guard's connection."""
-
-    class JoinedSession(base):  # type: ignore[misc]
-        sangho_connection: sa.Connection
-
-        def get_bind(self, *args: t.Any, **kwargs: t.Any) -> sa.Engine | sa.Connection:
-            bind: sa.Engine | sa.Connection = super().get_bind(*args, **kwargs)
-            connection = self.sangho_connection
-            # Another database (SQLALCHEMY_BINDS), or that of another app, keeps its own.
-            return connection if bind.engine.pool is connection.engine.pool else bind
-
-    return JoinedSession
+        join.ensure_claimed()
 
 
 def is_joined(session: sa_orm.Session) -> bool:
-    """Whether a session works in savepoints of a dispatch."""
-    return hasattr(session, "sangho_connection")
+    """Whether a session works in the transaction of a dispatch."""
+    return hasattr(session, "sangho_join")
 
 
 def commit(session: sa_orm.Session) -> None:
@@ -174,6 +131,12 @@ class SetAside:
         self._changes: list[t.Any] = []
 
     def __enter__(self) -> SetAside:
+        join = current_join()
+
+        if join is not None:
+            # What this dispatch records must outlast a rollback in the one around it.
+            join.needs_savepoint = join.holds_more_than_claim = True
+
         if self.registry.has():
             self.session = self.registry()
             self.held_work = holds_work(self.session)
@@ -216,8 +179,8 @@ def _release_connection(session: sa_orm.Session) -> None:
     It is committed, not rolled back: SQLAlchemy does not know what statements of its Core have
     written, and a commit loses none of it.
 
-    A session that is joined itself, of the dispatch around this one, always ends its savepoint: a
-    later rollback() of it must not reach into what this dispatch has recorded.
+    A session that is joined itself, of the dispatch around this one, ends its transaction: a later
+    rollback() of it must not reach into what this dispatch has recorded.
     """
     if is_joined(session):
         commit(session)

@@ -9,7 +9,7 @@ import weakref
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 
-from ..errors import ConfigError, GuardUnavailable
+from ..errors import ConfigError, GuardUnavailable, WebhookError
 
 
 def begin(connection: sa.Connection) -> sa.Transaction:
@@ -17,16 +17,18 @@ def begin(connection: sa.Connection) -> sa.Transaction:
 
     :raises ConfigError: if the connection commits each statement by itself.
     """
-    if connection.dialect.name == "sqlite":
-        sa.event.listen(connection, "savepoint", _begin_on_sqlite)
+    is_sqlite = connection.dialect.name == "sqlite"
 
     if connection.in_transaction():
+        if is_sqlite:
+            begin_on_sqlite(connection)
+
         return connection.begin_nested()
 
     transaction = connection.begin()
 
-    if connection.dialect.name == "sqlite":
-        _begin_on_sqlite(connection)
+    if is_sqlite:
+        begin_on_sqlite(connection)
     elif _commits_by_itself(connection):
         raise ConfigError(
             "The database commits each statement by itself, so an event cannot be recorded"
@@ -37,7 +39,7 @@ def begin(connection: sa.Connection) -> sa.Transaction:
     return transaction
 
 
-def _begin_on_sqlite(connection: sa.Connection, name: str | None = None) -> None:
+def begin_on_sqlite(connection: sa.Connection, name: str | None = None) -> None:
     """sqlite3 begins no transaction before a SAVEPOINT, and SQLite commits when the outermost
     savepoint is released: a rollback of the transaction around it would come too late. Without an
     isolation level, sqlite3 begins no transaction at all.
@@ -55,6 +57,37 @@ def _commits_by_itself(connection: sa.Connection) -> bool:
     get_autocommit = getattr(driver, "get_autocommit", None)  # the drivers of MySQL and MariaDB
     return bool(
         getattr(driver, "autocommit", False) if get_autocommit is None else get_autocommit()
+    )
+
+
+class GuardTransaction:
+    """The transaction of one dispatch, or savepoint where the connection is in a transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection = connection
+        self.current = begin(connection)
+
+    def begin_again(self) -> None:
+        """Begin anew after a rollback."""
+        begun = self.connection.get_transaction()
+
+        # A handler that has kept the connection may have begun a transaction on it.
+        if begun is None or isinstance(self.current, sa.NestedTransaction):
+            self.current = begin(self.connection)
+        else:
+            self.current = begun
+
+    def roll_back(self) -> None:
+        """Roll back unless committed."""
+        roll_back(self.connection, self.current)
+
+
+def ended() -> WebhookError:
+    """What to raise if the claim went with a rollback that was not the handlers' own."""
+    return WebhookError(
+        "The database has ended or aborted the transaction of this event: a handler caught a"
+        " database error and went on. Call db.session.rollback() in its except block, or let the"
+        " error through. Nothing was recorded."
     )
 
 

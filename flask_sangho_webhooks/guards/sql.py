@@ -14,13 +14,14 @@ import sqlalchemy.exc as sa_exc
 from flask_sqlalchemy import SQLAlchemy
 
 from ..config import Config
-from ..errors import ConfigError, Discard, EventInProgress, WebhookError
+from ..errors import ConfigError, Discard, EventInProgress
 from ..event import Event
 from ..models import default_model, table_of
-from ._claim import Claim, claim, is_recorded
+from ._claim import Claim, claim
 from ._cleanup import Cleanup
+from ._conflict import is_recorded
 from ._session import SessionFactory, SetAside
-from ._transaction import begin, roll_back, serialize_static_pool
+from ._transaction import ended, GuardTransaction, serialize_static_pool
 from ._transient import unavailable
 from .base import Dispatch, Outcome, Progress
 
@@ -67,23 +68,25 @@ class SQLGuard:
         with SetAside(scoped) as aside:
             hint = " The request's db.session holds uncommitted work." if aside.held_work else ""
 
-            with self._transaction(hint) as (connection, transaction):
-                if self._claim(connection, transaction, event, hint) is Claim.DUPLICATE:
+            with self._transaction(hint) as own:
+                if self._claim(own, event, hint) is Claim.DUPLICATE:
                     return Outcome.DUPLICATE
 
                 try:
-                    with factory.joined(scoped, connection):
+                    claim_again = functools.partial(self._claim_again, own, event)
+
+                    with factory.joined(scoped, own, claim_again) as join:
                         dispatch()
 
                     aside.refuse_changes()
 
                     with unavailable():
-                        self._check_alive(connection, event)
+                        self._check_alive(own.connection, event, join.may_be_lost)
                 except Discard:
-                    return self._discard(connection, transaction, event)
+                    return self._discard(own, event)
 
                 with unavailable():
-                    transaction.commit()
+                    own.current.commit()
 
                 return Outcome.PROCESSED
 
@@ -113,15 +116,15 @@ class SQLGuard:
         """A connection in a transaction that commits at the end of the block."""
         own = self._transaction(read_committed=read_committed)
 
-        with SetAside(self.db.session), unavailable(), own as (connection, transaction):
-            yield connection
-            transaction.commit()
+        with SetAside(self.db.session), unavailable(), own as transaction:
+            yield transaction.connection
+            transaction.current.commit()
 
     @contextlib.contextmanager
     def _transaction(
         self, hint: str = "", *, read_committed: bool = False
-    ) -> c.Iterator[tuple[sa.Connection, sa.Transaction]]:
-        """A connection in a transaction that is rolled back unless it is committed.
+    ) -> c.Iterator[GuardTransaction]:
+        """A transaction that is rolled back unless it is committed.
 
         :param read_committed: on MySQL and MariaDB, take no locks on gaps between rows.
         """
@@ -140,21 +143,21 @@ class SQLGuard:
                         connection.execution_options(isolation_level="READ COMMITTED")
 
             with unavailable(hint):
-                transaction = begin(connection)
+                own = GuardTransaction(connection)
 
             try:
-                yield connection, transaction
+                yield own
             finally:
-                roll_back(connection, transaction)
+                own.roll_back()
 
-    def _claim(
-        self, connection: sa.Connection, transaction: sa.Transaction, event: Event, hint: str = ""
-    ) -> Claim:
+    def _claim(self, own: GuardTransaction, event: Event, hint: str = "") -> Claim:
+        connection = own.connection
+
         try:
             with unavailable(hint):
                 result = claim(connection, self.table, event, self.lock_timeout or 0)
         except (sa_exc.ProgrammingError, sa_exc.OperationalError) as error:
-            transaction.rollback()
+            own.current.rollback()
 
             if sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
                 raise
@@ -166,13 +169,26 @@ class SQLGuard:
 
         return result
 
-    def _check_alive(self, connection: sa.Connection, event: Event) -> None:
+    def _claim_again(self, own: GuardTransaction, event: Event) -> None:
+        """Go on after a handler's rollback. Another delivery may have claimed the event since."""
+        with unavailable():
+            own.begin_again()
+
+        try:
+            if self._claim(own, event) is Claim.DUPLICATE:
+                raise EventInProgress("Another run of the event was faster after a rollback.")
+        except BaseException:
+            own.roll_back()
+            raise
+
+    def _check_alive(self, connection: sa.Connection, event: Event, may_be_lost: bool) -> None:
         """Make sure that the commit to come will commit the claim.
 
         PostgreSQL: after an error that a handler has swallowed, COMMIT is a ROLLBACK that raises
-        nothing. The driver knows without a round trip. The others: the server may have rolled the
-        whole transaction back by itself (a deadlock, a full disk), and what handlers wrote after
-        that is in a new one, without the claim. Reading the claim back shows it.
+        nothing. The driver knows without a round trip. The others: together with an error, the
+        server may have rolled the whole transaction back by itself (a deadlock, a full disk), and
+        what handlers wrote after that is in a new one, without the claim. Reading the claim back
+        shows it.
         """
         info = getattr(connection.connection.driver_connection, "info", None)
         status = getattr(info, "transaction_status", None)
@@ -180,32 +196,23 @@ class SQLGuard:
         if connection.dialect.name == "postgresql" and status is not None:
             alive = int(status) == 2  # INTRANS, in libpq's numbering
         else:
-            alive = is_recorded(connection, self.table, event.id)
+            alive = not may_be_lost or is_recorded(connection, self.table, event.id)
 
         if not alive:
-            raise WebhookError(
-                "The database has ended or aborted the transaction of this event: a handler caught"
-                " a database error and went on. Call db.session.rollback() in its except block, or"
-                " let the error through. Nothing was recorded."
-            )
+            raise ended()
 
-    def _discard(
-        self, connection: sa.Connection, transaction: sa.Transaction, event: Event
-    ) -> Outcome:
+    def _discard(self, own: GuardTransaction, event: Event) -> Outcome:
         """Undo everything that the handlers wrote, in savepoints they released too, and record the
         event in a transaction of its own. Another delivery may claim it in between.
         """
         with unavailable():
-            transaction.rollback()
-            again = begin(connection)
+            own.current.rollback()
+            own.begin_again()
 
-            try:
-                if self._claim(connection, again, event) is Claim.DUPLICATE:
-                    return Outcome.DUPLICATE
+            if self._claim(own, event) is Claim.DUPLICATE:
+                return Outcome.DUPLICATE
 
-                again.commit()
-            finally:
-                roll_back(connection, again)
+            own.current.commit()
 
         return Outcome.DISCARDED
 
