@@ -6,8 +6,6 @@ import collections.abc as c
 import concurrent.futures
 import dataclasses
 import datetime as dt
-import http.client
-import json
 import secrets
 import threading
 import time
@@ -16,14 +14,12 @@ import typing as t
 import sqlalchemy as sa
 from sangho.resources.webhooks import Webhooks  # type: ignore[import-untyped]
 
+from .delivery import DUPLICATE, Endpoint, Payment, post, RECEIVED
 from .models import Grant, Product
 from .webhooks import webhooks
 
 AT_ONCE = 20
-TIMEOUT = 10
 
-RECEIVED = "200 received"
-DUPLICATE = "200 duplicate"
 NOT_NOW = frozenset({DUPLICATE, "503 in_progress", "503 unavailable"})
 """What a duplicate may be answered while the first run is unfinished, or has just ended."""
 
@@ -81,38 +77,6 @@ class Line:
     ledger: str
     promise: str
     kept: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Payment:
-    """The event that an order is paid."""
-
-    order: str
-    event_id: str = dataclasses.field(default_factory=lambda: f"evt_{secrets.token_hex(4)}")
-    created: int = dataclasses.field(default_factory=lambda: int(time.time()))
-
-    @property
-    def body(self) -> bytes:
-        intent = {
-            "id": self.event_id.replace("evt_", "pi_"),
-            "object": "payment_intent",
-            "amount": 5000,
-            "currency": "XAF",
-            "metadata": {"order": self.order},
-        }
-        event = {
-            "id": self.event_id,
-            "object": "event",
-            "api_version": "2026-01-01",
-            "type": "payment_intent.succeeded",
-            "created": self.created,
-            "livemode": False,
-            "data": {"object": intent},
-        }
-        return json.dumps(event).encode()
-
-    def __str__(self) -> str:
-        return f"{self.event_id}: {self.order} is paid"
 
 
 def sign(body: bytes, *keys: str, timestamp: int | None = None) -> str:
@@ -217,16 +181,12 @@ class Player:
         """
         body = payment.body if body is None else body
         signature = sign(body, self.receiver.secrets[0]) if signature is None else signature
-        headers = {
-            "Content-Type": "application/json",
-            "Sangho-Signature": signature,
-            "Sangho-Event-ID": payment.event_id,
-        }
-        start = threading.Barrier(times)
+        endpoint = Endpoint("127.0.0.1", self.receiver.port)
+        delivery = (endpoint, payment.event_id, body, signature, threading.Barrier(times))
 
         with concurrent.futures.ThreadPoolExecutor(times) as pool:
-            posts = [pool.submit(self._post, body, headers, start) for _ in range(times)]
-            answers = [post.result() for post in posts]
+            posts = [pool.submit(post, *delivery) for _ in range(times)]
+            answers = [answer.result() for answer in posts]
 
         grants = self._count(Grant.order_reference == payment.order)
         return Line(
@@ -250,20 +210,6 @@ class Player:
             "1 record" in answer and deleted == {expired.event_id} and self._count() == grants,
         )
 
-    def _post(self, body: bytes, headers: dict[str, str], start: threading.Barrier) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.receiver.port, timeout=TIMEOUT)
-
-        try:
-            connection.connect()
-            start.wait(TIMEOUT)
-            connection.request("POST", "/webhook", body, headers)
-            response = connection.getresponse()
-            return describe(response.status, response.reason, response.read())
-        except (OSError, http.client.HTTPException, threading.BrokenBarrierError) as error:
-            return f"no answer ({type(error).__name__})"
-        finally:
-            connection.close()
-
     def _count(self, *conditions: sa.ColumnElement[bool]) -> int:
         statement = sa.select(sa.func.count()).select_from(Grant).where(*conditions)
 
@@ -284,16 +230,3 @@ class Player:
 
         with self.receiver.database.begin() as connection:
             connection.execute(statement.values(processed_at=then))
-
-
-def describe(status: int, reason: str, body: bytes) -> str:
-    """An answer in a few words."""
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return f"{status} {reason.lower()}"
-
-    if "error" in answer:
-        return f"{status} {answer['error']}"
-
-    return f"{status} {'duplicate' if answer.get('duplicate') else 'received'}"

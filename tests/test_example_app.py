@@ -25,17 +25,9 @@ from werkzeug.test import TestResponse
 
 from example_app import create_app
 from example_app.__main__ import main, report
+from example_app.delivery import DUPLICATE, Payment, RECEIVED
 from example_app.models import db, Grant, open_shop
-from example_app.player import (
-    DUPLICATE,
-    Line,
-    NOT_NOW,
-    Payment,
-    Player,
-    Promise,
-    RECEIVED,
-    Receiver,
-)
+from example_app.player import Line, NOT_NOW, Player, Promise, Receiver
 from flask_sangho_webhooks.testing import sign
 
 from .support import event_body, SECRET
