@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-
 import click
-import sqlalchemy as sa
-from flask import Blueprint, Flask, render_template
+from flask import Blueprint, Flask
 
 from . import background
-from .models import db, Grant, open_shop, Order
+from .models import db, open_shop
+from .page import page, player
+from .scenes import EXAMPLE_SECRET
 from .webhooks import webhooks
 
 LOCAL_DATABASE = "sqlite:///shop.sqlite3"
@@ -30,12 +29,16 @@ def create_app(instance_path: str | None = None) -> Flask:
     app.config["SQLALCHEMY_DATABASE_URI"] = LOCAL_DATABASE
     app.config.from_prefixed_env()
 
+    app.register_blueprint(page)
+
     if "SANGHO_WEBHOOK_SECRET" not in app.config:
-        # So that the shop can be looked at before there is a secret. Nobody knows this one.
-        app.config["SANGHO_WEBHOOK_SECRET"] = f"whsec_{secrets.token_hex(16)}"
+        # So that the shop can be tried before there is a secret.
+        app.config["SANGHO_WEBHOOK_SECRET"] = EXAMPLE_SECRET
+        app.register_blueprint(player)
         app.logger.warning(
-            "No delivery will be accepted: set FLASK_SANGHO_WEBHOOK_SECRET to the endpoint's"
-            " signing secret from Sangho's dashboard."
+            "This shop plays Sangho itself, with a secret that everybody knows. For deliveries from"
+            " Sangho, set FLASK_SANGHO_WEBHOOK_SECRET to the endpoint's signing secret from"
+            " Sangho's dashboard."
         )
 
     db.init_app(app)
@@ -50,15 +53,6 @@ def create_app(instance_path: str | None = None) -> Flask:
             open_shop()
 
     return app
-
-
-@shop.get("/")
-def index() -> str:
-    return render_template(
-        "index.html",
-        orders=db.session.scalars(sa.select(Order).order_by(Order.reference)).all(),
-        grants=db.session.scalars(sa.select(Grant).order_by(Grant.id)).all(),
-    )
 
 
 @shop.cli.command("open-shop")

@@ -12,6 +12,7 @@ import typing as t
 
 RECEIVED = "200 received"
 DUPLICATE = "200 duplicate"
+QUEUED = "202 queued"
 
 TIMEOUT = 10
 """Seconds."""
