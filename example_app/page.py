@@ -110,33 +110,37 @@ def meaning(answer: str) -> tuple[str, str]:
 
 @page.get("/")
 def index() -> str:
+    # Deliveries first: what is read after an answer holds all that was committed before it.
+    plays = _latest_plays()
     orders = db.session.scalars(sa.select(Order).order_by(Order.reference)).all()
     ledger = db.session.scalars(sa.select(Grant).order_by(Grant.id.desc())).all()
+    by_reference = {order.reference: order for order in orders}
     grants = collections.Counter(grant.order_reference for grant in ledger)
     return render_template(
         "shop.html",
         has_player=player.name in current_app.blueprints,
+        scenes=SCENES,
         orders=orders,
         ledger=ledger,
         grants=grants,
-        played=_played({order.reference: order for order in orders}, grants),
+        played=[
+            Played(SCENES[play[0].scene], by_reference[reference], play, grants[reference])
+            for reference, play in plays.items()
+            if reference in by_reference
+        ],
         meaning=meaning,
-        scenes=SCENES,
         handler=inspect.getsource(grant_order),
     )
 
 
-def _played(orders: dict[str, Order], grants: collections.Counter[str]) -> list[Played]:
-    """What was played last, newest first."""
-    deliveries: dict[str, list[Delivery]] = {}
+def _latest_plays() -> dict[str, list[Delivery]]:
+    """The deliveries that were made last, newest play first, by the order that is paid."""
+    plays: dict[str, list[Delivery]] = {}
 
     for delivery in db.session.scalars(sa.select(Delivery).order_by(Delivery.id)):
-        deliveries.setdefault(delivery.order_reference, []).append(delivery)
+        plays.setdefault(delivery.order_reference, []).append(delivery)
 
-    return [
-        Played(SCENES[group[0].scene], orders[reference], group, grants[reference])
-        for reference, group in reversed(deliveries.items())
-    ][:LATEST]
+    return dict(list(reversed(plays.items()))[:LATEST])
 
 
 @page.after_request

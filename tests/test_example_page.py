@@ -191,6 +191,7 @@ def test_five_are_sent_at_the_same_moment(shop: Served) -> None:
             all_here.wait(5)
 
     assert shop.play("five").answers.count(PROCESSED) == 1
+    assert not all_here.broken
 
 
 def test_tampered(shop: Served) -> None:
@@ -233,6 +234,24 @@ def test_page_says_when_a_promise_is_broken(shop: Served, name: str) -> None:
 
     assert shop.page().verdict.startswith("Not as promised. Order A-1001 is ")
     assert shop.page().state == "broken"
+
+
+def test_page_that_is_made_while_an_order_is_paid_breaks_no_promise(shop: Served) -> None:
+    queries = itertools.count()
+    me = threading.current_thread()
+
+    with shop.app.app_context():
+        engine = db.engine
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def pay(*_: object) -> None:
+        if threading.current_thread() is me and next(queries) == 1:
+            assert shop.play("pay").state == "kept"
+
+    page = shop.page()
+
+    assert next(queries) > 1
+    assert page.state != "broken"
 
 
 def test_page_says_when_two_deliveries_are_processed(shop: Served) -> None:
