@@ -32,7 +32,8 @@ def create_app(instance_path: str | None = None) -> Flask:
     app.register_blueprint(page)
 
     if "SANGHO_WEBHOOK_SECRET" not in app.config:
-        # So that the shop can be tried before there is a secret.
+        # So that the shop can be tried before there is a secret. An app of your own is better off
+        # without: then it does not start, and says what is missing.
         app.config["SANGHO_WEBHOOK_SECRET"] = EXAMPLE_SECRET
         app.register_blueprint(player)
         app.logger.warning(

@@ -39,7 +39,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 page = Blueprint("page", __name__)
 
 player = Blueprint("player", __name__)
-"""For the demonstration only: whoever sees the page can pay, and nobody needs money for it."""
+"""For the demonstration only: whoever sees the page can have orders paid."""
 
 
 @dataclasses.dataclass(frozen=True)

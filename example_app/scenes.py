@@ -32,7 +32,8 @@ ATTEMPTS = 4
 PAUSE = 1
 """Seconds until a delivery that failed is repeated. The real Sangho waits longer."""
 
-_one_at_a_time = threading.Lock()
+_choosing = threading.Lock()
+"""Two who press a button at the same moment get different orders."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +162,7 @@ def start(name: str, endpoint: Endpoint) -> None:
     """
     scene = SCENES[name]
 
-    with _one_at_a_time:
+    with _choosing:
         order = _next_order(scene.product)
         order.product.stock = scene.stock
         payment = Payment(order.reference, order.amount)
