@@ -21,7 +21,7 @@ from werkzeug.serving import make_server
 
 from example_app import create_app, scenes
 from example_app.delivery import Endpoint, Payment
-from example_app.models import db, Grant, Order, Product
+from example_app.models import db, Grant, Product
 from example_app.page import GIVEN_UP
 from example_app.scenes import Delivery, EXAMPLE_SECRET
 from flask_sangho_webhooks.testing import sign
@@ -130,7 +130,7 @@ def new_shop(
     """Makes a shop without settings, each time on the same database."""
     monkeypatch.delenv("FLASK_SANGHO_WEBHOOK_SECRET", raising=False)
     monkeypatch.delenv("FLASK_SQLALCHEMY_DATABASE_URI", raising=False)
-    monkeypatch.setattr(scenes, "PAUSE", 0.05)
+    monkeypatch.setattr(scenes, "PAUSE", 0.01)
     shops: list[Served] = []
 
     def make() -> Served:
@@ -309,15 +309,12 @@ def test_reset(shop: Served) -> None:
     assert shop.play("pay").answers == [PROCESSED]
 
 
-def test_orders_are_paid_one_after_another_and_never_run_out(shop: Served) -> None:
+def test_each_scene_has_an_order_of_its_own_and_enough_in_stock(shop: Served) -> None:
     with shop.app.app_context():
         db.session.execute(sa.update(Product).values(stock=0))
-        lamps = db.session.scalars(
-            sa.select(Order.reference).where(Order.product_name == "solar lamp")
-        ).all()
         db.session.commit()
 
-    for reference in (*lamps, "A-1008"):
+    for reference in ("A-1001", "A-1002"):
         assert f"Order {reference} was paid exactly once" in shop.play("pay").verdict
 
 
