@@ -7,6 +7,7 @@ import datetime as dt
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 from click.testing import Result
@@ -172,6 +173,22 @@ def test_unreachable_database_is_explained(command: str) -> None:
 
     assert result.exit_code == 1
     assert "The database is unreachable or locked" in result.output
+
+
+def test_an_app_that_serves_requests_imports_no_command(tmp_path: pathlib.Path) -> None:
+    code = "import sys, shop; shop.create_app(); print(*sys.modules, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=write_app(tmp_path),
+        env=environment("sqlite://"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    commands = {name for name in done.stdout.split() if ".cli." in name}
+
+    assert "flask_sangho_webhooks.cli" in done.stdout
+    assert commands == set()
 
 
 # -------------------------------------------------------------- what is shown

@@ -1,4 +1,4 @@
-"""The command line, ``flask sangho``."""
+"""``flask sangho cleanup``."""
 
 from __future__ import annotations
 
@@ -6,32 +6,13 @@ import datetime as dt
 import sys
 
 import click
-from flask import current_app
-from flask.cli import AppGroup
 
-from .config import MIN_RETENTION
-from .errors import WebhookError
-from .extension import Endpoint, EXTENSION_KEY
+from ..config import MIN_RETENTION
+from ..extension import Endpoint
+from . import endpoints, sangho
 
 _HOUR = dt.timedelta(hours=1)
 _MAX_HOURS = 100_000
-
-sangho = AppGroup("sangho", help="Look after the records of Sangho's webhooks.")
-
-
-def _endpoints(name: str | None) -> list[Endpoint]:
-    endpoints: dict[str, Endpoint] = current_app.extensions[EXTENSION_KEY]
-
-    if name is None:
-        return list(endpoints.values())
-
-    if name not in endpoints:
-        raise click.BadParameter(
-            f"No endpoint is named {name!r}; there is {', '.join(sorted(endpoints))}.",
-            param_hint="--name",
-        )
-
-    return [endpoints[name]]
 
 
 def _age(
@@ -88,19 +69,14 @@ def cleanup(
             param_hint="--older-than",
         )
 
-    endpoints = _endpoints(name)
+    chosen = endpoints(name)
 
-    for endpoint in endpoints:
+    for endpoint in chosen:
         age = older_than or endpoint.config.retention
-
-        try:
-            count = _clean_up(endpoint, age, batch_size, dry_run)
-        except WebhookError as error:
-            raise click.ClickException(str(error)) from error
-
+        count = _clean_up(endpoint, age, batch_size, dry_run)
         verb = "Would delete" if dry_run else "Deleted"
         noun = "record" if count == 1 else "records"
-        whose = f" of {endpoint.webhooks.name!r}" if len(endpoints) > 1 else ""
+        whose = f" of {endpoint.webhooks.name!r}" if len(chosen) > 1 else ""
         click.echo(f"{verb} {count} {noun}{whose} older than {age / _HOUR:g} hours.")
 
 
@@ -114,28 +90,3 @@ def _clean_up(endpoint: Endpoint, age: dt.timedelta, batch_size: int, dry_run: b
 
     with click.progressbar(length=expired, label=endpoint.webhooks.name, file=sys.stderr) as bar:
         return guard.cleanup(age, batch_size=batch_size, progress=bar.update)
-
-
-@sangho.command()
-@click.option("--force", is_flag=True, help="Create the table in an app that uses Flask-Migrate.")
-def upgrade(force: bool) -> None:
-    """Create the table of processed events, or adopt one that is there.
-
-    For apps without Alembic. Run it with every deployment: it does what is not done yet, and
-    remembers that in the table 'sangho_alembic_version'.
-
-    A table made by hand from Sangho's guide keeps its rows and gets what it lacks: the index, and
-    on MySQL and MariaDB a collation that tells 'evt_a' from 'evt_A'.
-
-    In an app that uses Flask-Migrate, 'flask db migrate' and 'flask db upgrade' create the table.
-    There, this command only completes a table that was made by hand, and remembers nothing.
-    """
-    from .migrate import upgrade_tables
-
-    migrated = "migrate" in current_app.extensions and not force
-
-    try:
-        for line in upgrade_tables(_endpoints(None), flask_migrate=migrated):
-            click.echo(line)
-    except WebhookError as error:
-        raise click.ClickException(str(error)) from error

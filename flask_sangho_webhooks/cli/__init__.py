@@ -1,0 +1,67 @@
+"""The command line, ``flask sangho``. Only this package knows click."""
+
+from __future__ import annotations
+
+import importlib
+import typing as t
+
+import click
+from flask import current_app
+from flask.cli import AppGroup
+
+from ..errors import WebhookError
+from ..extension import Endpoint, EXTENSION_KEY
+
+COMMANDS = ("cleanup", "upgrade")
+"""Each is the name of a command and of the module in this package that adds it to the group."""
+
+
+class _Group(AppGroup):
+    """Imports a command when the command line asks for it: every app has the group, also one that
+    only serves requests.
+    """
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*COMMANDS, *super().list_commands(context)})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in COMMANDS:
+            importlib.import_module(f".{name}", __name__)
+
+        return super().get_command(context, name)
+
+    def invoke(self, context: click.Context) -> t.Any:
+        try:
+            return super().invoke(context)
+        except WebhookError as error:
+            raise click.ClickException(str(error)) from error
+
+
+sangho = _Group("sangho", help="Look after the records of Sangho's webhooks.")
+
+name_option = click.option("--name", help="Of this endpoint only.  [default: all of the app]")
+
+
+def endpoints(name: str | None) -> list[Endpoint]:
+    """The endpoint of a name, or all of the app.
+
+    :raises click.ClickException: if there is none.
+    """
+    found: dict[str, Endpoint] = current_app.extensions.get(EXTENSION_KEY, {})
+
+    if not found:
+        raise click.ClickException(
+            "This app has no endpoint for Sangho's webhooks. Register the blueprint,"
+            " app.register_blueprint(webhooks.blueprint), or call webhooks.init_app(app)."
+        )
+
+    if name is None:
+        return list(found.values())
+
+    if name not in found:
+        raise click.BadParameter(
+            f"No endpoint is named {name!r}; there is {', '.join(sorted(found))}.",
+            param_hint="--name",
+        )
+
+    return [found[name]]
