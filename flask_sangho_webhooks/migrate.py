@@ -12,8 +12,8 @@ import sqlalchemy.exc as sa_exc
 from sqlalchemy.dialects import mysql
 
 from .errors import ConfigError, GuardUnavailable
-from .guards import SQLGuard, unavailable
-from .models import COLUMNS, index_name, TABLE_NAME
+from .guards import find_defects, SQLGuard, unavailable
+from .models import index_name, TABLE_NAME
 
 if t.TYPE_CHECKING:
     from alembic.migration import MigrationContext
@@ -70,18 +70,20 @@ def upgrade_tables(
             transaction = connection.begin()
 
             with _alone(connection):
-                _upgrade_table(connection, guard.table, flask_migrate)
+                line = _upgrade_table(connection, guard.table, flask_migrate)
                 transaction.commit()
 
-        yield f"The table {guard.table.fullname!r} is up to date."
+        yield line
 
 
-def _upgrade_table(connection: sa.Connection, table: sa.Table, flask_migrate: bool) -> None:
+def _upgrade_table(connection: sa.Connection, table: sa.Table, flask_migrate: bool) -> str:
+    """:return: what was done."""
     exists = sa.inspect(connection).has_table(table.name, schema=table.schema)
+    added: list[str] = []
 
     if exists:
         # Also before Alembic makes its version table, which MariaDB would not roll back.
-        _adopt_table(connection, table)
+        added = _adopt_table(connection, table)
     elif flask_migrate:
         raise ConfigError(
             f"The table {table.fullname!r} does not exist, and this app uses Flask-Migrate. Run"
@@ -94,28 +96,42 @@ def _upgrade_table(connection: sa.Connection, table: sa.Table, flask_migrate: bo
     elif not exists:
         table.create(connection)
 
+    if not exists:
+        return f"The table {table.fullname!r} was created."
 
-def adopt(context: MigrationContext, name: str, index: str, schema: str | None = None) -> None:
+    if added:
+        return f"The table {table.fullname!r} was adopted, and was given {_join(added)}."
+
+    return f"The table {table.fullname!r} is up to date."
+
+
+def _join(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def adopt(context: MigrationContext, name: str, index: str, schema: str | None = None) -> list[str]:
     """Keep the rows of a table made by hand, and add what the guard needs.
 
     :param context: of Alembic, on the database of the table.
     :param index: the name for an index on ``processed_at``, if there is none.
+    :return: what was added.
     :raises ConfigError: if that is not enough. Nothing is changed then.
     """
     from alembic.operations import Operations
 
     operations = Operations(context)
-    connection = operations.get_bind()
-    _refuse_unusable(connection, name, schema)
-    indexes = sa.inspect(connection).get_indexes(name, schema=schema)
+    defects = find_defects(operations.get_bind(), name, index, schema)
 
-    if not any(entry["column_names"][:1] == ["processed_at"] for entry in indexes):
-        operations.create_index(index, name, ["processed_at"], schema=schema)
+    for defect in defects:
+        if defect.blocks:
+            raise ConfigError(f"{defect.message} {defect.fix}")
 
-    if connection.dialect.name in ("mysql", "mariadb"):
-        _make_byte_exact(operations, name, schema)
-    elif connection.dialect.name == "sqlite":
-        _refuse_null(operations, name, schema)
+    mendable = [defect for defect in defects if defect.code in _MENDERS]
+
+    for defect in mendable:
+        _MENDERS[defect.code](operations, name, index, schema)
+
+    return [defect.lacks for defect in mendable]
 
 
 def _apply_revisions(connection: sa.Connection, *, start_over: bool) -> None:
@@ -141,64 +157,47 @@ def _apply_revisions(connection: sa.Connection, *, start_over: bool) -> None:
         ) from error
 
 
-def _adopt_table(connection: sa.Connection, table: sa.Table) -> None:
+def _adopt_table(connection: sa.Connection, table: sa.Table) -> list[str]:
     from alembic.migration import MigrationContext
 
     context = MigrationContext.configure(connection)
-    adopt(context, table.name, index_name(table), table.schema)
+    return adopt(context, table.name, index_name(table), table.schema)
 
 
-def _refuse_unusable(connection: sa.Connection, name: str, schema: str | None = None) -> None:
-    inspector = sa.inspect(connection)
-    present = {column["name"] for column in inspector.get_columns(name, schema=schema)}
-    missing = [column for column in COLUMNS if column not in present]
-
-    if missing:
-        raise ConfigError(
-            f"The table {name!r} exists without the column {missing[0]!r}. Add the column as"
-            " Sangho's guide defines it, or rename the table, and upgrade again."
-        )
-
-    if inspector.get_pk_constraint(name, schema=schema)["constrained_columns"] != ["event_id"]:
-        raise ConfigError(
-            f"The primary key of the table {name!r} is not 'event_id', so it could hold two records"
-            " of one event. Make it the primary key, and upgrade again."
-        )
+def _add_index(operations: Operations, name: str, index: str, schema: str | None) -> None:
+    operations.create_index(index, name, ["processed_at"], schema=schema)
 
 
-def _make_byte_exact(operations: Operations, name: str, schema: str | None) -> None:
-    column = sa.text(
-        "SELECT collation_name, character_maximum_length FROM information_schema.columns"
-        " WHERE table_schema = COALESCE(:schema, DATABASE())"
-        " AND table_name = :name AND column_name = 'event_id'"
-    )
-    parameters = {"schema": schema, "name": name}
-    collation, length = operations.get_bind().execute(column, parameters).one()
-
-    if collation is not None and not collation.endswith("_bin"):
-        exact = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
-        operations.alter_column(
-            name, "event_id", type_=exact, existing_nullable=False, schema=schema
-        )
+def _make_byte_exact(operations: Operations, name: str, index: str, schema: str | None) -> None:
+    event_id = _event_id(operations, name, schema)
+    exact = mysql.VARCHAR(event_id["type"].length, charset="ascii", collation="ascii_bin")
+    operations.alter_column(name, "event_id", type_=exact, existing_nullable=False, schema=schema)
 
 
-def _refuse_null(operations: Operations, name: str, schema: str | None) -> None:
-    """SQLite's ``PRIMARY KEY`` alone takes NULL, as often as one likes, unlike any other's."""
+def _use_innodb(operations: Operations, name: str, index: str, schema: str | None) -> None:
+    preparer = operations.get_bind().dialect.identifier_preparer
+    table = preparer.format_table(sa.Table(name, sa.MetaData(), schema=schema))
+    operations.execute(f"ALTER TABLE {table} ENGINE=InnoDB")
+
+
+def _refuse_null(operations: Operations, name: str, index: str, schema: str | None) -> None:
+    event_id = _event_id(operations, name, schema)
+
+    with operations.batch_alter_table(name, schema=schema, recreate="always") as batch:
+        batch.alter_column("event_id", existing_type=event_id["type"], nullable=False)
+
+
+_MENDERS: dict[str, c.Callable[[Operations, str, str, str | None], None]] = {
+    "table-index": _add_index,
+    "table-collation": _make_byte_exact,
+    "table-engine": _use_innodb,
+    "table-nullable-key": _refuse_null,
+}
+
+
+def _event_id(operations: Operations, name: str, schema: str | None) -> t.Any:
     columns = sa.inspect(operations.get_bind()).get_columns(name, schema=schema)
-    (event_id,) = (column for column in columns if column["name"] == "event_id")
-
-    if event_id["nullable"]:
-        table = sa.table(name, sa.column("event_id"), schema=schema)
-        nameless = sa.select(sa.func.count()).where(table.c.event_id.is_(None))
-
-        if operations.get_bind().execute(nameless).scalar_one():
-            raise ConfigError(
-                f"The table {name!r} has rows without an event_id, which record nothing. Run"
-                f" DELETE FROM {name} WHERE event_id IS NULL, and upgrade again."
-            )
-
-        with operations.batch_alter_table(name, schema=schema, recreate="always") as batch:
-            batch.alter_column("event_id", existing_type=event_id["type"], nullable=False)
+    return next(column for column in columns if column["name"] == "event_id")
 
 
 @contextlib.contextmanager

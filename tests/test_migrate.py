@@ -22,7 +22,7 @@ from alembic.migration import MigrationContext
 from click.testing import Result
 from flask_migrate import Migrate  # type: ignore[import-untyped]
 
-from flask_sangho_webhooks import migrate, ProcessedWebhookEventMixin, SanghoWebhooks
+from flask_sangho_webhooks import migrate, ProcessedWebhookEventMixin, RetryLater, SanghoWebhooks
 from flask_sangho_webhooks.migrate import migrations_directory, VERSION_TABLE
 
 from .commands import environment, flask, MIGRATED_SHOP, write_app
@@ -31,6 +31,12 @@ from .support import SECRET, Shop, TYPE
 TABLE = "processed_webhook_events"
 INDEX = "idx_webhook_processed_at"
 UP_TO_DATE = f"The table {TABLE!r} is up to date.\n"
+CREATED = f"The table {TABLE!r} was created.\n"
+ADDED = {
+    "sqlite": f"the index {INDEX!r} and NOT NULL on 'event_id'",
+    "postgresql": f"the index {INDEX!r}",
+    "mariadb": f"the index {INDEX!r} and a collation of 'event_id' that tells 'evt_a' from 'evt_A'",
+}
 
 
 @pytest.fixture
@@ -50,6 +56,12 @@ def sqlite_shop(sqlite_url: str) -> c.Iterator[Shop]:
 
 def upgrade(shop: Shop, *options: str) -> Result:
     return shop.app.test_cli_runner().invoke(args=["sangho", "upgrade", *options])
+
+
+def adopted(shop: Shop) -> str:
+    """What an upgrade says of a table that was made by hand without the index."""
+    added = ADDED[engine_of(shop).dialect.name]
+    return f"The table {TABLE!r} was adopted, and was given {added}.\n"
 
 
 def engine_of(shop: Shop) -> sa.Engine:
@@ -182,7 +194,7 @@ def test_comparison_notices(shop: Shop, column: str, definition: str) -> None:
 def test_upgrade_of_an_empty_database(shop: Shop) -> None:
     result = upgrade(shop)
 
-    assert (result.exit_code, result.output) == (0, UP_TO_DATE)
+    assert (result.exit_code, result.output) == (0, CREATED)
     assert versions(shop) == ["sangho_0001"]
     assert differences(shop, shop.db.metadata) == []
 
@@ -201,11 +213,33 @@ def test_upgrade_adopts_a_table_made_by_hand(shop: Shop) -> None:
     execute(shop, f"INSERT INTO {TABLE} (event_id, event_type) VALUES ('evt_old', '{TYPE}')")
     shop.webhooks.on(TYPE)(lambda event: None)
 
+    assert upgrade(shop).output == adopted(shop)
     assert upgrade(shop).output == UP_TO_DATE
     assert [index["name"] for index in sa.inspect(engine_of(shop)).get_indexes(TABLE)] == [INDEX]
     assert shop.deliver("evt_old").json == {"received": True, "duplicate": True}
     assert shop.deliver("EVT_OLD").json == {"received": True}
     assert shop.recorded() == ["EVT_OLD", "evt_old"]
+
+
+def test_upgrade_gives_a_table_without_transactions_some(mariadb_database_url: str) -> None:
+    shop = Shop(mariadb_database_url)
+    make_by_model(shop)
+    execute(shop, f"ALTER TABLE {TABLE} ENGINE=MyISAM")
+    attempts = []
+
+    @shop.webhooks.on(TYPE)
+    def fail_once(event: object) -> None:
+        attempts.append(event)
+
+        if len(attempts) == 1:
+            raise RetryLater
+
+    assert upgrade(shop).output == (
+        f"The table {TABLE!r} was adopted, and was given transactions (ENGINE=InnoDB).\n"
+    )
+    assert shop.deliver().status_code == 503
+    assert shop.deliver().json == {"received": True}
+    shop.__exit__()
 
 
 def test_adopting_keeps_an_index_of_another_name(shop: Shop) -> None:
@@ -274,7 +308,7 @@ def test_upgrade_makes_a_dropped_table_again(shop: Shop) -> None:
     upgrade(shop)
     execute(shop, f"DROP TABLE {TABLE}")
 
-    assert upgrade(shop).output == UP_TO_DATE
+    assert upgrade(shop).output == CREATED
     assert differences(shop, shop.db.metadata) == []
 
 
@@ -319,7 +353,9 @@ def test_simultaneous_upgrades_all_succeed(database_url: str, tmp_path: pathlib.
         process.stdin.write("\n")
         process.stdin.flush()
 
-    assert [process.communicate(timeout=60)[0] for process in upgrades] == [UP_TO_DATE] * 4
+    said = sorted(process.communicate(timeout=60)[0] for process in upgrades)
+
+    assert said == sorted([CREATED, *[UP_TO_DATE] * 3])
 
 
 def test_upgrade_prints_one_line_and_leaves_logging_alone(
@@ -328,7 +364,7 @@ def test_upgrade_prints_one_line_and_leaves_logging_alone(
     write_app(tmp_path)
     done = flask(tmp_path, sqlite_url, "sangho", "upgrade")
 
-    assert (done.stdout, done.stderr) == (UP_TO_DATE, "")
+    assert (done.stdout, done.stderr) == (CREATED, "")
 
 
 def test_upgrade_configures_no_logging(sqlite_shop: Shop) -> None:
@@ -346,14 +382,14 @@ def test_path_may_hold_percent_signs_and_spaces(
     folder = shutil.copytree(migrations_directory(), tmp_path / "100% of %(here)s")
     monkeypatch.setattr(migrate, "migrations_directory", lambda: folder)
 
-    assert upgrade(sqlite_shop).output == UP_TO_DATE
+    assert upgrade(sqlite_shop).output == CREATED
 
 
 def test_upgrade_of_a_database_in_memory() -> None:
     shop = Shop("sqlite://")
     shop.webhooks.on(TYPE)(lambda event: None)
 
-    assert upgrade(shop).output == UP_TO_DATE
+    assert upgrade(shop).output == CREATED
     assert shop.deliver().json == {"received": True}
     shop.__exit__()
 
@@ -363,7 +399,7 @@ def test_upgrade_on_a_connection_that_begins_by_itself(sqlite_shop: Shop) -> Non
     def begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
-    assert upgrade(sqlite_shop).output == UP_TO_DATE
+    assert upgrade(sqlite_shop).output == CREATED
 
 
 def test_app_starts_without_alembic(tmp_path: pathlib.Path) -> None:
@@ -408,8 +444,8 @@ def two_endpoints(database_url: str, tmp_path: pathlib.Path) -> c.Iterator[Shop]
 def test_upgrade_serves_every_endpoint(two_endpoints: Shop) -> None:
     shop = two_endpoints
 
-    for _ in range(2):
-        assert upgrade(shop).output == UP_TO_DATE + "The table 'connect_events' is up to date.\n"
+    for said in (CREATED, UP_TO_DATE):
+        assert upgrade(shop).output == said + said.replace(TABLE, "connect_events")
 
     assert [shop.deliver(path=path).json for path in ("/webhook", "/connect")] == [
         {"received": True},
@@ -522,7 +558,7 @@ def test_upgrade_leaves_an_empty_database_to_flask_migrate(shop: Shop) -> None:
 def test_upgrade_in_spite_of_flask_migrate(shop: Shop) -> None:
     Migrate(shop.app, shop.db)
 
-    assert upgrade(shop, "--force").output == UP_TO_DATE
+    assert upgrade(shop, "--force").output == CREATED
     assert set(schema(shop)) == {TABLE, VERSION_TABLE}
 
 
@@ -531,6 +567,7 @@ def test_upgrade_beside_flask_migrate_adopts_and_remembers_nothing(shop: Shop) -
     make_by_hand(shop, index=False)
     shop.webhooks.on(TYPE)(lambda event: None)
 
+    assert upgrade(shop).output == adopted(shop)
     assert upgrade(shop).output == UP_TO_DATE
     assert set(schema(shop)) == {TABLE}
     assert [shop.deliver(event_id).json for event_id in ("evt_a", "evt_A")] == [

@@ -144,7 +144,7 @@ def test_upgrade_works_where_only_the_package_is_installed(
     done = flask(write_app(tmp_path), url, "sangho", "upgrade", python=build.python)
 
     assert (done.stdout, done.stderr) == (
-        "The table 'processed_webhook_events' is up to date.\n",
+        "The table 'processed_webhook_events' was created.\n",
         "",
     )
 

@@ -1,0 +1,184 @@
+"""In what a table of processed events differs from the one that the guard needs."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import dataclasses
+import typing as t
+
+import sqlalchemy as sa
+
+from ..event import MAX_ID_LENGTH, MAX_TYPE_LENGTH
+from ..findings import Level
+from ..models import COLUMNS
+
+MYSQL = ("mysql", "mariadb")
+
+_LENGTHS = {"event_id": MAX_ID_LENGTH, "event_type": MAX_TYPE_LENGTH}
+
+
+@dataclasses.dataclass(frozen=True)
+class Defect:
+    """One difference. The codes are those of ``flask sangho check``."""
+
+    code: str
+    message: str
+    fix: str | None = None
+    """What a person must do; None if ``flask sangho upgrade`` does it."""
+
+    lacks: str = ""
+    """What the upgrade adds."""
+
+    level: Level = "error"
+    blocks: bool = False
+    """Whether the upgrade must not touch the table as it is."""
+
+
+def find_defects(
+    connection: sa.Connection, name: str, index: str, schema: str | None = None
+) -> list[Defect]:
+    """Compare a table that exists with what the guard needs. Reads only.
+
+    :param index: the name for an index on ``processed_at``, if there is none.
+    """
+    inspector = sa.inspect(connection)
+    columns = {column["name"]: column for column in inspector.get_columns(name, schema=schema)}
+    key = inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
+    unusable = [*_missing_columns(name, columns), *_wrong_key(name, key)]
+
+    # What else there is to say makes sense of a table with these columns only.
+    if unusable:
+        return unusable
+
+    found = [*_short_columns(name, columns), *_missing_index(inspector, name, index, schema)]
+
+    if connection.dialect.name in MYSQL:
+        found += _mysql(connection, name, schema)
+    elif connection.dialect.name == "sqlite" and columns["event_id"]["nullable"]:
+        found += _nullable_key(connection, name, schema)
+
+    return found
+
+
+def find_demands(connection: sa.Connection, table: sa.Table) -> list[Defect]:
+    """Columns that an insert must fill in, and the guard does not know."""
+    columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
+    return [
+        Defect(
+            "table-demands-column",
+            f"The column {column['name']!r} of {table.fullname!r} is NOT NULL and has no default,"
+            " so no event can be recorded.",
+            f"Give the column {column['name']!r} a default, or let it be NULL.",
+        )
+        for column in columns
+        if column["name"] not in COLUMNS and _demands(column, table)
+    ]
+
+
+def _demands(column: t.Any, table: sa.Table) -> bool:
+    if column["nullable"] or column["default"] is not None or column.get("computed"):
+        return False
+
+    if column.get("identity") or column.get("autoincrement") is True:
+        return False
+
+    known = table.c.get(column["name"])
+    return known is None or known.default is None
+
+
+def _missing_columns(name: str, columns: c.Container[str]) -> c.Iterator[Defect]:
+    for column in COLUMNS:
+        if column not in columns:
+            yield Defect(
+                "table-column",
+                f"The table {name!r} exists without the column {column!r}.",
+                "Add the column as Sangho's guide defines it, or rename the table, and upgrade"
+                " again.",
+                blocks=True,
+            )
+
+
+def _wrong_key(name: str, key: list[str]) -> c.Iterator[Defect]:
+    if key != ["event_id"]:
+        yield Defect(
+            "table-key",
+            f"The primary key of the table {name!r} is not 'event_id', so it could hold two records"
+            " of one event.",
+            "Make it the primary key, and upgrade again.",
+            blocks=True,
+        )
+
+
+def _short_columns(name: str, columns: dict[str, t.Any]) -> c.Iterator[Defect]:
+    for column, needed in _LENGTHS.items():
+        length = getattr(columns[column]["type"], "length", None)
+
+        if length is not None and length < needed:
+            yield Defect(
+                "table-column-short",
+                f"The column {column!r} of {name!r} holds {length} characters; an event may need"
+                f" {needed}.",
+                f"Make it a VARCHAR({needed}), as Sangho's guide defines it.",
+            )
+
+
+def _missing_index(
+    inspector: sa.Inspector, name: str, index: str, schema: str | None
+) -> c.Iterator[Defect]:
+    indexes = inspector.get_indexes(name, schema=schema)
+
+    if not any(entry["column_names"][:1] == ["processed_at"] for entry in indexes):
+        yield Defect(
+            "table-index",
+            f"The table {name!r} has no index on 'processed_at': each cleanup reads all of it.",
+            lacks=f"the index {index!r}",
+            level="warning",
+        )
+
+
+def _mysql(connection: sa.Connection, name: str, schema: str | None) -> c.Iterator[Defect]:
+    statement = sa.text(
+        "SELECT c.collation_name, t.engine FROM information_schema.columns c"
+        " JOIN information_schema.tables t USING (table_schema, table_name)"
+        " WHERE table_schema = COALESCE(:schema, DATABASE())"
+        " AND table_name = :name AND column_name = 'event_id'"
+    )
+    collation, engine = connection.execute(statement, {"schema": schema, "name": name}).one()
+
+    if collation is not None and not collation.endswith("_bin"):
+        yield Defect(
+            "table-collation",
+            f"The column 'event_id' of {name!r} takes two ids that differ in case only for one:"
+            f" its collation is {collation}. The second event would be lost.",
+            lacks="a collation of 'event_id' that tells 'evt_a' from 'evt_A'",
+        )
+
+    if engine.lower() != "innodb":
+        yield Defect(
+            "table-engine",
+            f"The table {name!r} is stored by {engine}, which has no transactions: an event whose"
+            " handler fails stays recorded, and is lost.",
+            lacks="transactions (ENGINE=InnoDB)",
+        )
+
+
+def _nullable_key(connection: sa.Connection, name: str, schema: str | None) -> c.Iterator[Defect]:
+    """SQLite's ``PRIMARY KEY`` alone takes NULL, as often as one likes, unlike any other's."""
+    table = sa.table(name, sa.column("event_id"), schema=schema)
+    nameless = sa.select(sa.exists().where(table.c.event_id.is_(None)))
+
+    if connection.execute(nameless).scalar_one():
+        yield Defect(
+            "table-null-ids",
+            f"The table {name!r} has rows without an event_id, which record nothing.",
+            f"Run DELETE FROM {name} WHERE event_id IS NULL, and upgrade again.",
+            blocks=True,
+        )
+    else:
+        yield Defect(
+            "table-nullable-key",
+            f"The column 'event_id' of {name!r} takes NULL: SQLite's PRIMARY KEY does not exclude"
+            " it.",
+            lacks="NOT NULL on 'event_id'",
+            level="advice",
+        )
