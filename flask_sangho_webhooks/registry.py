@@ -27,7 +27,7 @@ class Handler:
     patterns: list[str]
 
     def matches(self, event_type: str) -> bool:
-        return any(_matches(pattern, event_type) for pattern in self.patterns)
+        return any(matches(pattern, event_type) for pattern in self.patterns)
 
 
 class Registry:
@@ -78,18 +78,33 @@ def check_patterns(patterns: c.Sequence[str], *, stacklevel: int) -> None:
                 ' @webhooks.on("payment_intent.succeeded").'
             )
 
-        if not pattern or ("*" in pattern and pattern != "*" and not _is_prefix(pattern)):
+        if not is_pattern(pattern):
             raise ConfigError(
                 f"{pattern!r} matches no event. Use an exact type, 'payment_intent.*' or '*'."
             )
 
-        if not any(_matches(pattern, known) for known in KNOWN_TYPES):
-            candidates = [*KNOWN_TYPES, *_known_prefixes()]
-            nearest = difflib.get_close_matches(pattern, candidates, n=1)
-            hint = f"Did you mean {nearest[0]!r}?" if nearest else "The handler runs if it does."
+        if not is_known(pattern):
+            nearest = nearest_known(pattern)
+            hint = f"Did you mean {nearest!r}?" if nearest else "The handler runs if it does."
             warnings.warn(
                 f"Sangho is not known to send {pattern!r}. {hint}", stacklevel=stacklevel + 1
             )
+
+
+def is_pattern(pattern: str) -> bool:
+    """Whether a pattern can match anything."""
+    return bool(pattern) and ("*" not in pattern or pattern == "*" or _is_prefix(pattern))
+
+
+def is_known(pattern: str) -> bool:
+    """Whether a pattern matches a type that Sangho is known to send."""
+    return any(matches(pattern, known) for known in KNOWN_TYPES)
+
+
+def nearest_known(pattern: str) -> str | None:
+    """The type that is known, or pattern of such types, that looks most alike."""
+    nearest = difflib.get_close_matches(pattern, [*KNOWN_TYPES, *_known_prefixes()], n=1)
+    return nearest[0] if nearest else None
 
 
 def _known_prefixes() -> set[str]:
@@ -101,7 +116,8 @@ def _is_prefix(pattern: str) -> bool:
     return bool(prefix) and prefix != pattern and "*" not in prefix
 
 
-def _matches(pattern: str, event_type: str) -> bool:
+def matches(pattern: str, event_type: str) -> bool:
+    """Whether events of a type are among those that a pattern means."""
     if pattern == "*":
         return True
 

@@ -8,12 +8,21 @@ import concurrent.futures
 import contextlib
 import datetime as dt
 import threading
+import time
 import typing as t
 
 import pytest
 from werkzeug.test import TestResponse
 
-from flask_sangho_webhooks import Discard, Event, Guard, RetryLater, SanghoWebhooks
+from flask_sangho_webhooks import (
+    Discard,
+    Event,
+    EventInProgress,
+    Guard,
+    GuardUnavailable,
+    RetryLater,
+    SanghoWebhooks,
+)
 
 from .support import event_body, SECRET, Shop, TYPE
 
@@ -246,6 +255,18 @@ class GuardContract:
 
         assert shop.deliver().json == {"received": True}
         assert runs == ["evt_1", "evt_1"]
+
+    def test_event_in_flight_cannot_be_forgotten(self, shop: Shop) -> None:
+        with self.in_flight(shop) as finish:
+            started = time.monotonic()
+
+            with shop.app.app_context(), pytest.raises((EventInProgress, GuardUnavailable)):
+                self.guard(shop).forget("evt_1")
+
+            assert time.monotonic() - started < 4  # LOCK_TIMEOUT is 2
+            assert finish().json == {"received": True}
+
+        assert shop.deliver().json == {"received": True, "duplicate": True}
 
     def test_cleanup_keeps_what_is_not_old(self, shop: Shop) -> None:
         shop.webhooks.on(TYPE)(lambda event: None)

@@ -28,6 +28,7 @@ from flask_sangho_webhooks import (
     ConfigError,
     Event,
     event_failed,
+    EventInProgress,
     GuardUnavailable,
     lease_lost,
     RedisGuard,
@@ -143,7 +144,9 @@ def test_forgetting_leaves_a_claim_alone(redis_shop: Shop, redis_keys: Keys) -> 
 
     @redis_shop.webhooks.on(TYPE)
     def handler(event: Event) -> None:
-        assert not redis_shop.webhooks.endpoint().guard.forget(event.id)
+        with pytest.raises(EventInProgress):
+            redis_shop.webhooks.endpoint().guard.forget(event.id)
+
         assert redis_shop.deliver().status_code == 503
 
     assert redis_shop.deliver().json == {"received": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import typing as t
 
 import click
@@ -12,7 +13,7 @@ from flask.cli import AppGroup
 from ..errors import WebhookError
 from ..extension import Endpoint, EXTENSION_KEY
 
-COMMANDS = ("cleanup", "upgrade")
+COMMANDS = ("cleanup", "events", "forget", "handlers", "upgrade")
 """Each is the name of a command and of the module in this package that adds it to the group."""
 
 
@@ -40,6 +41,7 @@ class _Group(AppGroup):
 sangho = _Group("sangho", help="Look after the records of Sangho's webhooks.")
 
 name_option = click.option("--name", help="Of this endpoint only.  [default: all of the app]")
+json_option = click.option("as_json", "--json", is_flag=True, help="Print JSON, for a program.")
 
 
 def endpoints(name: str | None) -> list[Endpoint]:
@@ -65,3 +67,15 @@ def endpoints(name: str | None) -> list[Endpoint]:
         )
 
     return [found[name]]
+
+
+def show_table(rows: list[tuple[str, ...]]) -> None:
+    """Print rows in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def show_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2))

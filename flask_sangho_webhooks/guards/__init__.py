@@ -6,4 +6,5 @@ from ._table import find_defects as find_defects
 from ._transient import unavailable as unavailable
 from .base import Guard as Guard
 from .base import Outcome as Outcome
+from .base import Record as Record
 from .sql import SQLGuard as SQLGuard

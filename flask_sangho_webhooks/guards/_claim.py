@@ -63,6 +63,13 @@ def utc_now(dialect: str) -> sa.ColumnElement[t.Any]:
     return sa.func.current_timestamp()
 
 
+def lock_name(table: sa.Table, event_id: str) -> str:
+    """Of PostgreSQL's advisory lock. Two endpoints, with a table each, may run the same event at
+    the same time.
+    """
+    return f"{table.fullname}:{event_id}"
+
+
 def _row(table: sa.Table, dialect: str) -> dict[str, t.Any]:
     return {
         "event_id": sa.bindparam("event_id", type_=table.c.event_id.type),
@@ -130,8 +137,7 @@ def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeou
         _postgresql_statement(table),
         {
             **_parameters(event),
-            # Two endpoints with a table each may run the same event at the same time.
-            "lock": f"{table.fullname}:{event.id}",
+            "lock": lock_name(table, event.id),
             "timeout": f"{max(1, round(timeout * 1000))}ms",
         },
     ).one()
@@ -157,14 +163,14 @@ def _sqlite_statement(table: sa.Table) -> sqlite.Insert:
 
 
 def _sqlite(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
-    with _busy_timeout(connection, timeout):
+    with busy_timeout(connection, timeout):
         result = connection.execute(_sqlite_statement(table), _parameters(event))
 
     return Claim.OURS if result.rowcount == 1 else Claim.DUPLICATE
 
 
 @contextlib.contextmanager
-def _busy_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]:
+def busy_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]:
     """Wait for SQLite's write lock for our time, then for the app's own again."""
     cursor = connection.connection.cursor()
 

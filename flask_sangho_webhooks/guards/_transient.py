@@ -34,7 +34,7 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     if error.connection_invalidated:
         return True
 
-    state = _sqlstate(error)
+    state = sqlstate(error)
     result_code = getattr(error.orig, "sqlite_errorcode", None)
     number = error_code(error)
 
@@ -53,7 +53,7 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     return isinstance(error, (sa_exc.OperationalError, sa_exc.InterfaceError))
 
 
-def _sqlstate(error: sa_exc.DBAPIError) -> object:
+def sqlstate(error: sa_exc.DBAPIError) -> object:
     """The code that PostgreSQL gives an error, as psycopg, psycopg2 or pg8000 tells it."""
     state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     arguments = getattr(error.orig, "args", ())
@@ -84,7 +84,7 @@ def _describe(error: sa_exc.SQLAlchemyError) -> str:
     code = None
 
     if isinstance(error, sa_exc.DBAPIError):
-        code = _sqlstate(error) or getattr(error.orig, "sqlite_errorname", error_code(error))
+        code = sqlstate(error) or getattr(error.orig, "sqlite_errorname", error_code(error))
 
     return kind if code is None else f"{kind} {code}"
 

@@ -11,7 +11,7 @@ import urllib.parse
 import warnings
 
 from ..config import check_redis_url, check_retention, Config, positive
-from ..errors import ConfigError, Discard, GuardUnavailable
+from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable
 from ..event import Event
 from ._lease import DELETE, LeasedClaim, PROCESSED
 from .base import Dispatch, Outcome, Progress
@@ -136,8 +136,13 @@ class RedisGuard:
 
     def forget(self, event_id: str) -> bool:
         key = self.key(event_id)
+        found = self.ask(lambda: self.run(DELETE, key, PROCESSED))
+
         # A claim is no record: without it, the event would run twice at the same time.
-        return self.ask(lambda: self.run(DELETE, key, PROCESSED)) == PROCESSED
+        if found is not None and found != PROCESSED:
+            raise EventInProgress("The event is being processed right now.")
+
+        return found is not None
 
     def cleanup(
         self,

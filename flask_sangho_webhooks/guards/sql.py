@@ -20,10 +20,11 @@ from ..models import default_model, table_of
 from ._claim import Claim, claim
 from ._cleanup import Cleanup
 from ._conflict import is_recorded
+from ._records import forget, newest
 from ._session import SessionFactory, SetAside
 from ._transaction import ended, GuardTransaction, serialize_static_pool
 from ._transient import unavailable
-from .base import Dispatch, Outcome, Progress
+from .base import Dispatch, Outcome, Progress, Record
 
 
 class SQLGuard:
@@ -95,11 +96,9 @@ class SQLGuard:
             return is_recorded(connection, self.table, event_id)
 
     def forget(self, event_id: str) -> bool:
-        statement = sa.delete(self.table).where(self.table.c.event_id == event_id)
-        statement = statement.execution_options(preserve_rowcount=True)
-
-        with self._begin() as connection:
-            return connection.execute(statement).rowcount > 0
+        with self._begin(read_committed=True) as connection:
+            self._require_table(connection)
+            return forget(connection, self.table, event_id, self.lock_timeout or 0)
 
     # -- one transaction ------------------------------------------------------
 
@@ -229,11 +228,24 @@ class SQLGuard:
         begin = functools.partial(self._begin, read_committed=True)
 
         with self._begin() as connection:
-            if not sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
-                raise self._missing_table()
+            self._require_table(connection)
 
         cleanup = Cleanup(self.table, begin, older_than)
         return cleanup.count() if dry_run else cleanup.run(batch_size, progress)
+
+    def records(self, pattern: str | None, limit: int) -> list[Record]:
+        """The records of events whose type matches, the newest first.
+
+        :param pattern: as for handlers; None for all.
+        :raises GuardUnavailable: if the database cannot be asked.
+        """
+        with self._begin() as connection:
+            self._require_table(connection)
+            return newest(connection, self.table, pattern, limit)
+
+    def _require_table(self, connection: sa.Connection) -> None:
+        if not sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
+            raise self._missing_table()
 
     def _missing_table(self) -> ConfigError:
         return ConfigError(
