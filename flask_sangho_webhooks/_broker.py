@@ -86,6 +86,22 @@ class Publishers:
 
         _keep(idle, publisher)
 
+    @contextlib.contextmanager
+    def connected(self, app: t.Any) -> c.Iterator[t.Any]:
+        """A connection of its own, to look at the broker.
+
+        :raises GuardUnavailable: if there is none within the time limit.
+        """
+        try:
+            publisher = _Publisher(app, self.timeout * 0.4)
+        except _Unpublished as error:
+            raise GuardUnavailable("The broker is unreachable.") from error.__cause__
+
+        try:
+            yield publisher.connection
+        finally:
+            publisher.close()
+
     def close(self) -> None:
         """Close the connections of this process that are idle. The next event makes a new one."""
         for (pid, _), idle in list(self._idle.items()):

@@ -18,6 +18,7 @@ from .config import positive
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
 from .extension import Endpoint, EXTENSION_KEY, SanghoWebhooks
+from .findings import Finding
 from .guards import Outcome
 from .signals import event_failed, send
 
@@ -26,6 +27,7 @@ try:
     from celery.exceptions import Reject, Retry
 
     from ._broker import Message, Publishers
+    from ._celery_check import check_celery
 except ModuleNotFoundError as error:
     raise ConfigError(
         'CeleryQueue needs the celery extra: pip install "flask-sangho-webhooks[celery]"'
@@ -112,6 +114,10 @@ class CeleryQueue:
         :raises GuardUnavailable: if that does not come.
         """
         self._publishers.publish(app, signature, event)
+
+    def check(self, prefix: str) -> c.Iterator[Finding]:
+        """What is wrong with the Celery app, the broker and the workers."""
+        return check_celery(self._celery_app(), PROCESS_EVENT, self.queue, self._publishers)
 
     def close(self) -> None:
         """Close the connections of this process that are idle. The next event makes a new one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import dataclasses
 import datetime as dt
+import difflib
 import math
 import typing as t
 import warnings
@@ -73,7 +74,7 @@ class Config:
 
         return cls(
             name=name,
-            secrets=_secrets(prefix + "SECRET", values[prefix + "SECRET"]),
+            secrets=_secrets(prefix + "SECRET", values[prefix + "SECRET"], values),
             tolerance=number("TOLERANCE"),
             retention=check_retention(prefix + "RETENTION", values[prefix + "RETENTION"]),
             max_body=number("MAX_BODY", whole=True),
@@ -84,10 +85,13 @@ class Config:
         )
 
 
-def _secrets(key: str, value: object) -> tuple[str, ...]:
+def _secrets(key: str, value: object, others: c.Iterable[str]) -> tuple[str, ...]:
+    """:param others: keys that are set, among which a misspelt one may be."""
     if value is None:
+        similar = difflib.get_close_matches(key, set(others) - {key}, n=1, cutoff=0.85)
+        hint = f" ({similar[0]!r} is, and nothing reads that.)" if similar else ""
         raise ConfigError(
-            f"{key!r} is not set. Copy the endpoint's signing secret (whsec_…) from Sangho's"
+            f"{key!r} is not set.{hint} Copy the endpoint's signing secret (whsec_…) from Sangho's"
             f" dashboard into app.config[{key!r}] or the environment variable FLASK_{key}."
         )
 

@@ -11,7 +11,10 @@ if t.TYPE_CHECKING:
 
 
 class Queue(t.Protocol):
-    """Takes verified events to a worker, which calls :meth:`SanghoWebhooks.process`."""
+    """Takes verified events to a worker, which calls :meth:`SanghoWebhooks.process`.
+
+    A queue may have a method ``check(prefix)``, as guards may.
+    """
 
     def enqueue(self, webhooks: SanghoWebhooks, event: Event) -> None:
         """Hand the event over; a return is a promise that a worker will see it.

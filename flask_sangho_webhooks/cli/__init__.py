@@ -13,8 +13,14 @@ from flask.cli import AppGroup
 from ..errors import WebhookError
 from ..extension import Endpoint, EXTENSION_KEY
 
-COMMANDS = ("cleanup", "events", "forget", "handlers", "upgrade")
+COMMANDS = ("check", "cleanup", "events", "forget", "handlers", "upgrade")
 """Each is the name of a command and of the module in this package that adds it to the group."""
+
+
+NO_ENDPOINT = (
+    "This app has no endpoint for Sangho's webhooks: app.register_blueprint(webhooks.blueprint), or"
+    " in a worker webhooks.init_app(app)"
+)
 
 
 class _Group(AppGroup):
@@ -52,10 +58,7 @@ def endpoints(name: str | None) -> list[Endpoint]:
     found: dict[str, Endpoint] = current_app.extensions.get(EXTENSION_KEY, {})
 
     if not found:
-        raise click.ClickException(
-            "This app has no endpoint for Sangho's webhooks. Register the blueprint,"
-            " app.register_blueprint(webhooks.blueprint), or call webhooks.init_app(app)."
-        )
+        raise click.ClickException(NO_ENDPOINT)
 
     if name is None:
         return list(found.values())

@@ -74,11 +74,11 @@ def unavailable(hint: str = "") -> c.Iterator[None]:
             raise
 
         raise GuardUnavailable(
-            f"The database is unreachable or locked ({_describe(error)}).{hint}"
+            f"The database is unreachable or locked ({describe(error)}).{hint}"
         ) from error
 
 
-def _describe(error: sa_exc.SQLAlchemyError) -> str:
+def describe(error: sa_exc.SQLAlchemyError) -> str:
     """An error's kind and code; its text may hold what was to be written."""
     kind = type(getattr(error, "orig", None) or error).__name__
     code = None

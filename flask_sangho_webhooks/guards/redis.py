@@ -13,6 +13,7 @@ import warnings
 from ..config import check_redis_url, check_retention, Config, positive
 from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable
 from ..event import Event
+from ..findings import Finding
 from ._lease import DELETE, LeasedClaim, PROCESSED
 from .base import Dispatch, Outcome, Progress
 
@@ -154,6 +155,12 @@ class RedisGuard:
     ) -> int:
         """Delete nothing: Redis itself drops each record at the end of its retention."""
         return 0
+
+    def check(self, prefix: str) -> c.Iterator[Finding]:
+        """What is wrong with the server, which is only read."""
+        from ._check_redis import check_redis
+
+        return check_redis(self, prefix)
 
     def key(self, event_id: str) -> str:
         """The name of an event's key."""

@@ -16,6 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from ..config import Config
 from ..errors import ConfigError, Discard, EventInProgress
 from ..event import Event
+from ..findings import Finding
 from ..models import default_model, table_of
 from ._claim import Claim, claim
 from ._cleanup import Cleanup
@@ -246,6 +247,12 @@ class SQLGuard:
     def _require_table(self, connection: sa.Connection) -> None:
         if not sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
             raise self._missing_table()
+
+    def check(self, prefix: str) -> list[Finding]:
+        """What is wrong with the database and the table, which are only read."""
+        from ._check_sql import check_sql
+
+        return check_sql(self._bind(), self.table)
 
     def _missing_table(self) -> ConfigError:
         return ConfigError(
