@@ -12,7 +12,8 @@ import sqlalchemy.exc as sa_exc
 from sqlalchemy.dialects import mysql
 
 from .errors import ConfigError, GuardUnavailable
-from .guards import find_defects, SQLGuard, unavailable
+from .guards import SQLGuard, unavailable
+from .guards._table import find_defects
 from .models import index_name, TABLE_NAME
 
 if t.TYPE_CHECKING:

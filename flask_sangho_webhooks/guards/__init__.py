@@ -2,9 +2,7 @@
 
 from ._session import commit as commit
 from ._session import is_joined as is_joined
-from ._table import find_defects as find_defects
 from ._transient import unavailable as unavailable
 from .base import Guard as Guard
 from .base import Outcome as Outcome
-from .base import Record as Record
 from .sql import SQLGuard as SQLGuard

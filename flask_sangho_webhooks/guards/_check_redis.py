@@ -15,9 +15,6 @@ if t.TYPE_CHECKING:
 
 Info = dict[str, t.Any]
 
-OLDEST = 6
-"""The first version that is supported."""
-
 
 def check_redis(guard: RedisGuard, prefix: str) -> c.Iterator[Finding]:
     """:param prefix: of the endpoint's keys in the configuration."""
@@ -40,22 +37,9 @@ def check_redis(guard: RedisGuard, prefix: str) -> c.Iterator[Finding]:
     servers = [info] if "redis_version" in info else list(info.values())  # of a cluster
 
     for server in servers:
-        yield from _check_version(server)
         yield from _check_role(server)
         yield from _check_eviction(server)
         yield from _check_persistence(server, guard)
-
-
-def _check_version(info: Info) -> c.Iterator[Finding]:
-    version = str(info["redis_version"])
-
-    if int(version.partition(".")[0]) < OLDEST:
-        yield Finding(
-            "redis-old",
-            "warning",
-            f"Redis {version} is not supported.",
-            f"Use Redis {OLDEST} or newer, or Valkey.",
-        )
 
 
 def _check_role(info: Info) -> c.Iterator[Finding]:

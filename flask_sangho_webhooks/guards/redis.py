@@ -13,7 +13,6 @@ import warnings
 from ..config import check_redis_url, check_retention, Config, positive
 from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable
 from ..event import Event
-from ..findings import Finding
 from ._lease import DELETE, LeasedClaim, PROCESSED
 from .base import Dispatch, Outcome, Progress
 
@@ -27,6 +26,9 @@ except ModuleNotFoundError as error:
     raise ConfigError(
         'RedisGuard needs the redis extra: pip install "flask-sangho-webhooks[redis]"'
     ) from error
+
+if t.TYPE_CHECKING:
+    from ..findings import Finding
 
 _TIMEOUT = 0.5
 """Seconds for a connection, and for a reply. A command is tried twice, each on a connection that

@@ -16,16 +16,18 @@ from flask_sqlalchemy import SQLAlchemy
 from ..config import Config
 from ..errors import ConfigError, Discard, EventInProgress
 from ..event import Event
-from ..findings import Finding
 from ..models import default_model, table_of
 from ._claim import Claim, claim
 from ._cleanup import Cleanup
 from ._conflict import is_recorded
-from ._records import forget, newest
 from ._session import SessionFactory, SetAside
 from ._transaction import ended, GuardTransaction, serialize_static_pool
 from ._transient import unavailable
-from .base import Dispatch, Outcome, Progress, Record
+from .base import Dispatch, Outcome, Progress
+
+if t.TYPE_CHECKING:
+    from ..findings import Finding
+    from ._records import Record
 
 
 class SQLGuard:
@@ -97,6 +99,8 @@ class SQLGuard:
             return is_recorded(connection, self.table, event_id)
 
     def forget(self, event_id: str) -> bool:
+        from ._records import forget
+
         with self._begin(read_committed=True) as connection:
             self._require_table(connection)
             return forget(connection, self.table, event_id, self.lock_timeout or 0)
@@ -240,6 +244,8 @@ class SQLGuard:
         :param pattern: as for handlers; None for all.
         :raises GuardUnavailable: if the database cannot be asked.
         """
+        from ._records import newest
+
         with self._begin() as connection:
             self._require_table(connection)
             return newest(connection, self.table, pattern, limit)
