@@ -16,7 +16,7 @@ from flask_migrate import Migrate  # type: ignore[import-untyped]
 from flask_sangho_webhooks import RedisGuard, SanghoWebhooks
 
 from .check_support import check, codes, finding, GOOD_SECRET, run_check
-from .redis_support import valkey_server
+from .redis_support import free_port, valkey_server
 from .support import Shop, TYPE
 
 TABLE = "processed_webhook_events"
@@ -288,7 +288,9 @@ def test_clock_that_differs_from_the_databases(
 # ----------------------------------------------------------------------- Redis
 
 
-def redis_app(client: redis.Redis | None = None, *, url: str | None = None) -> Flask:
+def redis_app(
+    client: redis.Redis | redis.RedisCluster | None = None, *, url: str | None = None
+) -> Flask:
     webhooks = SanghoWebhooks(guard=RedisGuard(client, url=url))
     webhooks.on(TYPE)(lambda event: None)
     app = Flask(__name__)
@@ -351,6 +353,34 @@ def test_redis_that_does_not_show_its_configuration() -> None:
 
         assert codes(app) == ["redis-persistence-unknown"]
         assert "geheim" not in run_check(app).output
+
+
+def test_each_node_of_a_cluster_is_checked() -> None:
+    def config(**more: str) -> dict[str, str]:
+        return {
+            **{"cluster-enabled": "yes", "cluster-port": str(free_port())},
+            **{"appendonly": "yes", **more},
+        }
+
+    first, second = config(), config(**{"maxmemory": "99mb", "maxmemory-policy": "allkeys-lru"})
+
+    with valkey_server(**first) as one, valkey_server(**second) as two:
+        nodes: list[t.Any] = [redis.Redis(host="127.0.0.1", port=s.port) for s in (one, two)]
+        nodes[0].execute_command("CLUSTER ADDSLOTSRANGE 0 9999")
+        nodes[1].execute_command("CLUSTER ADDSLOTSRANGE 10000 16383")
+        nodes[0].execute_command(f"CLUSTER MEET 127.0.0.1 {two.port} {second['cluster-port']}")
+
+        for node in nodes:
+            while node.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                time.sleep(0.05)
+
+            node.close()
+
+        client = redis.RedisCluster(host="127.0.0.1", port=one.port, socket_timeout=1)
+        found = check(redis_app(client))
+        client.close()
+
+    assert [f["code"] for f in found] == ["redis-eviction"]
 
 
 def test_replica() -> None:

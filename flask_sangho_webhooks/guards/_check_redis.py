@@ -14,32 +14,39 @@ if t.TYPE_CHECKING:
     from .redis import RedisGuard
 
 Info = dict[str, t.Any]
+Node = dict[str, t.Any]
+"""What redis-py takes to ask one server of a cluster."""
 
 
-def check_redis(guard: RedisGuard, prefix: str) -> c.Iterator[Finding]:
+def check_redis(guard: RedisGuard, prefix: str) -> list[Finding]:
     """:param prefix: of the endpoint's keys in the configuration."""
-    before = time.time()
+    get_primaries = getattr(guard.client, "get_primaries", None)  # of a cluster
+    nodes = [{}] if get_primaries is None else [{"target_nodes": n} for n in get_primaries()]
 
     try:
-        seconds, microseconds = guard.ask(lambda: guard.client.time())
-        after = time.time()
-        info = guard.ask(lambda: guard.client.info())
+        found = [finding for node in nodes for finding in _check_node(guard, node)]
     except GuardUnavailable as error:
-        yield Finding(
-            "redis-unreachable",
-            "error",
-            f"{error} Deliveries are answered 503 meanwhile.",
-            f"Start it, or correct app.config[{prefix + 'REDIS_URL'!r}].",
-        )
-        return
+        return [
+            Finding(
+                "redis-unreachable",
+                "error",
+                f"{error} Deliveries are answered 503 meanwhile.",
+                f"Start it, or correct app.config[{prefix + 'REDIS_URL'!r}].",
+            )
+        ]
 
-    yield from check_skew("Redis", before, seconds + microseconds / 1e6, after)
-    servers = [info] if "redis_version" in info else list(info.values())  # of a cluster
+    return list(dict.fromkeys(found))
 
-    for server in servers:
-        yield from _check_role(server)
-        yield from _check_eviction(server)
-        yield from _check_persistence(server, guard)
+
+def _check_node(guard: RedisGuard, node: Node) -> c.Iterator[Finding]:
+    before = time.time()
+    seconds, microseconds = guard.ask(lambda: guard.client.time(**node))
+    yield from check_skew("Redis", before, seconds + microseconds / 1e6, time.time())
+
+    info = guard.ask(lambda: guard.client.info(**node))
+    yield from _check_role(info)
+    yield from _check_eviction(info)
+    yield from _check_persistence(info, guard, node)
 
 
 def _check_role(info: Info) -> c.Iterator[Finding]:
@@ -66,14 +73,14 @@ def _check_eviction(info: Info) -> c.Iterator[Finding]:
         )
 
 
-def _check_persistence(info: Info, guard: RedisGuard) -> c.Iterator[Finding]:
+def _check_persistence(info: Info, guard: RedisGuard, node: Node) -> c.Iterator[Finding]:
     if info.get("aof_enabled"):
         return
 
     fix = "redis-cli config set appendonly yes, and the same in redis.conf"
 
     try:
-        snapshots = guard.ask(lambda: guard.client.config_get("save"))
+        snapshots = guard.ask(lambda: guard.client.config_get("save", **node))
     except GuardUnavailable:
         yield Finding(
             "redis-persistence-unknown",

@@ -158,7 +158,7 @@ class RedisGuard:
         """Delete nothing: Redis itself drops each record at the end of its retention."""
         return 0
 
-    def check(self, prefix: str) -> c.Iterator[Finding]:
+    def check(self, prefix: str) -> list[Finding]:
         """What is wrong with the server, which is only read."""
         from ._check_redis import check_redis
 
