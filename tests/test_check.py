@@ -17,8 +17,9 @@ from flask import Blueprint, Flask
 from flask_sqlalchemy import SQLAlchemy
 from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
 
-from flask_sangho_webhooks import ProcessedWebhookEventMixin, SanghoWebhooks
+from flask_sangho_webhooks import ProcessedWebhookEventMixin, SanghoWebhooks, SQLGuard
 from flask_sangho_webhooks.checks.configuration import check_secret
+from flask_sangho_webhooks.findings import Finding
 
 from .check_support import check, codes, finding, GOOD_SECRET, OTHER_SECRET, run_check
 from .commands import environment, flask_command, SHOP, write_app
@@ -358,6 +359,54 @@ def test_handler_for_an_unknown_type(shop: Shop) -> None:
         ("type-unknown", "Did you mean 'payment.succeeded'?"),
         ("type-unknown", "Look the type up in Sangho's dashboard."),
     ]
+
+
+# ------------------------------------------------------- guards of a user's own
+
+
+class Ledger(SQLGuard):
+    def check(self, prefix: str) -> list[Finding]:
+        return [Finding("ledger-full", "warning", "The ledger is full.", f"{prefix}LEDGER = …")]
+
+
+def test_guard_that_checks_itself(sqlite_url: str) -> None:
+    app, db = Flask(__name__), SQLAlchemy()
+    app.config.update(CONFIG, SQLALCHEMY_DATABASE_URI=sqlite_url)
+    db.init_app(app)
+    webhooks = SanghoWebhooks(db, guard=Ledger(db))
+    webhooks.on(TYPE)(lambda event: None)
+    app.register_blueprint(webhooks.blueprint)
+
+    assert check(app) == [
+        {
+            "code": "ledger-full",
+            "level": "warning",
+            "message": "The ledger is full.",
+            "fix": "SANGHO_WEBHOOK_LEDGER = …",
+            "endpoint": "sangho_webhooks",
+        }
+    ]
+
+
+class Ids:
+    """No more than the protocol asks for."""
+
+    def __init__(self, guard: SQLGuard) -> None:
+        self.once = guard.once
+        self.seen = guard.seen
+        self.forget = guard.forget
+        self.cleanup = guard.cleanup
+
+
+def test_guard_that_does_not(sqlite_url: str) -> None:
+    app, db = Flask(__name__), SQLAlchemy()
+    app.config.update(CONFIG, SQLALCHEMY_DATABASE_URI=sqlite_url)
+    db.init_app(app)
+    webhooks = SanghoWebhooks(db, guard=Ids(SQLGuard(db)))
+    webhooks.on(TYPE)(lambda event: None)
+    app.register_blueprint(webhooks.blueprint)
+
+    assert check(app) == []
 
 
 # ------------------------------------------------------------ what is not an app

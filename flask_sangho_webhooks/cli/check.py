@@ -40,8 +40,6 @@ def check(context: click.Context, strict: bool, as_json: bool, name: str | None)
     An error loses events, runs them twice or refuses them all; a warning may; advice is good to
     know. The exit code is 1 if there is an error. Nothing is written, and no secret is shown.
     """
-    chosen: list[Endpoint] = []
-
     try:
         app = _load(context)
     except ConfigError as error:

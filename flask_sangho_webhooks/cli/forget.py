@@ -36,8 +36,8 @@ def forget(event_ids: list[str], yes: bool, name: str | None) -> None:
         flask --app shop sangho forget evt_1f2e3d4c
         flask --app shop sangho events | grep evt_   # what there is
 
-    Sangho redelivers by itself only what was not answered with 2xx: ask for a redelivery in its
-    dashboard afterwards.
+    Sangho itself redelivers only what was not answered with 2xx, and for 48 hours at most. Whoever
+    has stored the body can call webhooks.process(Event.from_body(body)) afterwards.
 
     The exit code is 1 if one of the events was not recorded, or is being processed right now; the
     others are forgotten all the same.
