@@ -16,6 +16,7 @@ from flask_migrate import Migrate  # type: ignore[import-untyped]
 from flask_sangho_webhooks import RedisGuard, SanghoWebhooks
 
 from .check_support import check, codes, finding, GOOD_SECRET, run_check
+from .conftest import make_database
 from .redis_support import free_port, valkey_server
 from .support import Shop, TYPE
 
@@ -248,13 +249,11 @@ def test_refused_password(mariadb_database_url: str) -> None:
     assert "geheim" not in result.output
 
 
-def test_engine_that_commits_by_itself(request: pytest.FixtureRequest, database_url: str) -> None:
-    if "sqlite" in database_url:
-        pytest.skip("The guard begins a transaction there whatever the engine says.")
-
-    shop = make_shop(
-        database_url, SQLALCHEMY_ENGINE_OPTIONS={"isolation_level": "AUTOCOMMIT"}
-    ).__enter__()
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb"])
+def test_engine_that_commits_by_itself(request: pytest.FixtureRequest, dialect: str) -> None:
+    options = {"isolation_level": "AUTOCOMMIT"}
+    url = make_database(dialect, request)
+    shop = make_shop(url, SQLALCHEMY_ENGINE_OPTIONS=options).__enter__()
 
     assert codes(shop.app) == ["autocommit"]
     assert shop.deliver(secret=GOOD_SECRET).status_code == 500
