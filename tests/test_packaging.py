@@ -117,7 +117,10 @@ def test_wheel_holds_the_package_and_nothing_else(build: Build) -> None:
 
     assert {f"flask_sangho_webhooks/{REVISION}", "flask_sangho_webhooks/py.typed"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert sorted(folder.split("-")[0] for folder in folders) == ["flask_sangho_webhooks"] * 2
+    assert sorted(folder.split("-")[0] for folder in folders) == [
+        "_flask_sangho_webhooks_pytest.py",
+        *["flask_sangho_webhooks"] * 2,
+    ]
     assert not any("__pycache__" in name for name in names)
 
 
