@@ -13,7 +13,7 @@ from flask.cli import AppGroup
 from ..errors import WebhookError
 from ..extension import Endpoint, EXTENSION_KEY
 
-COMMANDS = ("check", "cleanup", "events", "forget", "handlers", "upgrade")
+COMMANDS = ("check", "cleanup", "events", "forget", "handlers", "trigger", "upgrade")
 """Each is the name of a command and of the module in this package that adds it to the group."""
 
 
