@@ -53,6 +53,9 @@ def build_event(type: EventType | str, object: t.Any = None, **fields: t.Any) ->
     :raises ValueError: if there is no sample for the type, or the object is not JSON.
     :raises PayloadError: if ``type`` or ``id`` cannot be an event's.
     """
+    if "data" not in fields:
+        fields["data"] = {"object": sample(type) if object is None else object}
+
     payload = {
         "id": f"evt_{uuid.uuid4().hex}",
         "object": "event",
@@ -60,7 +63,6 @@ def build_event(type: EventType | str, object: t.Any = None, **fields: t.Any) ->
         "type": type,
         "created": int(time.time()),
         "livemode": False,
-        "data": {"object": sample(type) if object is None else object},
         **fields,
     }
     return Event.from_body(json.dumps(payload, ensure_ascii=False, allow_nan=False).encode())

@@ -114,7 +114,10 @@ def test_options(client: SanghoTestClient, shop: Shop) -> None:
     shop.webhooks.on("refund.created")(events.append)
     client.deliver("refund.created", event_id="evt_1", created=7, livemode=True, extra=[1])
 
-    (event,) = events
+    client.deliver("refund.created", data={"previous": 1})
+
+    event, other = events
+    assert other.data == {"previous": 1}
     assert (event.id, event.livemode, event.payload["extra"]) == ("evt_1", True, [1])
     assert event.created == dt.datetime(1970, 1, 1, 0, 0, 7, tzinfo=dt.UTC)
 

@@ -101,7 +101,10 @@ def _no_answer(url: str, error: Exception) -> str:
         )
 
     if isinstance(error, ssl.SSLError):
-        return f"{url} cannot be trusted, or does not speak TLS ({error.reason})."
+        return (
+            f"{url} does not speak TLS, or has a certificate that is not trusted ({error.reason})."
+            " If it is your own, set SSL_CERT_FILE to its file."
+        )
 
     return f"There is no answer from {url} ({type(error).__name__}: {error})."
 
