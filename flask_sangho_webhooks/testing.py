@@ -12,6 +12,7 @@ import typing as t
 import uuid
 
 from flask import current_app, Flask, has_app_context
+from werkzeug.datastructures import Headers
 from werkzeug.routing import BuildError
 from werkzeug.test import TestResponse
 
@@ -183,19 +184,12 @@ class SanghoTestClient:
         self.event = event
         secret = self.endpoint.config.secrets[0] if secret is None else secret
         client = self.app.test_client(use_cookies=False)
+        sent = Headers({"Content-Type": "application/json", EVENT_ID_HEADER: event.id})
+        sent[SIGNATURE_HEADER] = sign(event.body, secret, timestamp)
+        sent.update(headers or {})
 
         try:
-            return client.post(
-                self.path,
-                url_scheme="https",
-                data=event.body,
-                content_type="application/json",
-                headers={
-                    EVENT_ID_HEADER: event.id,
-                    SIGNATURE_HEADER: sign(event.body, secret, timestamp),
-                    **(headers or {}),
-                },
-            )
+            return client.post(self.path, url_scheme="https", data=event.body, headers=sent)
         finally:
             self._refresh()
 
@@ -260,7 +254,7 @@ def find_path(app: Flask, endpoint: Endpoint) -> str:
     except BuildError as error:
         raise ConfigError(
             f"The route of the endpoint {endpoint.webhooks.name!r} has variable parts. Say where"
-            " to deliver: SanghoTestClient(app, path=…)."
+            " to deliver: SanghoTestClient(app, path=…), or on the command line --url."
         ) from error
 
 

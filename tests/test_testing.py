@@ -128,6 +128,7 @@ def test_options(client: SanghoTestClient, shop: Shop) -> None:
         ({"timestamp": int(time.time()) - 600}, 400, "expired"),
         ({"secret": "whsec_another"}, 401, "mismatch"),
         ({"headers": {"Sangho-Signature": "nonsense"}}, 400, "malformed"),
+        ({"headers": {"sangho-signature": "nonsense"}}, 400, "malformed"),
         ({"headers": {"Sangho-Event-ID": "evt_other"}}, 400, "invalid_payload"),
     ],
 )
@@ -172,6 +173,13 @@ def test_what_is_no_event_is_refused_before_it_is_sent(client: SanghoTestClient)
         client.deliver(TYPE, event_id="evt 1")
 
     assert client.event is None
+
+
+def test_headers(client: SanghoTestClient, requests: list[tuple[bytes, dict[str, str]]]) -> None:
+    given = {"Content-Type": "text/plain", "X-Forwarded-For": "192.0.2.1"}
+
+    assert client.deliver(TYPE, headers=given).json == RECEIVED
+    assert given.items() <= requests[0][1].items()
 
 
 def test_app_that_redirects_to_https(shop: Shop, client: SanghoTestClient) -> None:

@@ -87,7 +87,11 @@ def editor(folder: pathlib.Path) -> c.Iterator[Editor]:
 
     with server:
         try:
-            yield Editor(server)
+            session = Editor(server)
+            yield session
+            session.ask("shutdown", {})
+            session.notify("exit", {})
+            server.wait(20)
         finally:
             guard.cancel()
             server.kill()
