@@ -1,0 +1,65 @@
+"""Measure, print, and write RESULTS.md: ``python -m benchmarks``."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import click
+
+from . import report
+from .measure import Bench, Result
+from .rows import ROWS
+from .servers import Missing, Servers
+
+FOLDER = pathlib.Path(__file__).parent
+
+
+@click.command()
+@click.option("--smoke", is_flag=True, help="See that every row runs, in little time, on little.")
+@click.option("--only", multiple=True, type=click.Choice(list(ROWS)), help="Measure these rows.")
+@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--profile", type=click.Choice(list(ROWS)), help="Show where the time of a row goes.")
+def main(smoke: bool, only: tuple[str, ...], rounds: int, profile: str | None) -> None:
+    """Measure the package beside what one would use without it.
+
+    Both are run in turn in the same process or on the same servers, and compared round by round.
+    The servers are those that TEST_POSTGRES_URL, TEST_MARIADB_URL and TEST_REDIS_URL name, or else
+    embedded ones; there is no embedded MariaDB.
+    """
+    names = [profile] if profile else only or list(ROWS)
+    started = time.monotonic()
+
+    with Servers() as servers:
+        bench = Bench(servers, rounds=2 if smoke else rounds, smoke=smoke, profiling=bool(profile))
+        results = measure(bench, names)
+
+        for text in bench.profiles:
+            click.echo(text)
+
+    click.echo(f"{time.monotonic() - started:.0f} s")
+
+    if not (smoke or only or profile):
+        (FOLDER / "RESULTS.md").write_text(report.table(results))
+
+
+def measure(bench: Bench, names: list[str] | tuple[str, ...]) -> list[Result]:
+    results: list[Result] = []
+
+    for name in names:
+        try:
+            found = ROWS[name](bench)
+        except Missing as error:
+            click.echo(f"{name}: skipped. {error}")
+            continue
+
+        results += found
+
+        for result in found:
+            click.echo(report.line(result))
+
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Two things, or three, run in turn, and what comes of it."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import cProfile
+import dataclasses
+import gc
+import io
+import pstats
+import statistics
+import time
+import typing as t
+
+from .servers import Servers
+
+Work = c.Callable[[int], c.Callable[[], object]]
+"""Prepares so many units of work, and returns the function that does them on the clock."""
+
+Samples = c.Sequence[float]
+"""One figure for each round."""
+
+OURS, THEIRS, FLOOR = "ours", "theirs", "floor"
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """A bound for the ratio, or for the figure itself."""
+
+    bound: float
+    at_least: bool = False
+    absolute: bool = False
+
+    def is_met(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one line of the table says. Figures are seconds for a unit of work, or bytes."""
+
+    work: str
+    rival: str
+    goal: Goal
+    unit: t.Literal["time", "throughput", "memory"] = "time"
+    ours: Samples
+    theirs: Samples = ()
+    floor: Samples = ()
+    floor_is: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours to theirs, round by round; for throughput, a greater one is better."""
+        pairs = zip(self.ours, self.theirs, strict=True) if self.theirs else ()
+
+        if self.unit == "throughput":
+            return [theirs / ours for ours, theirs in pairs]
+
+        return [ours / theirs for ours, theirs in pairs]
+
+    @property
+    def value(self) -> float:
+        """What the goal is about."""
+        return statistics.median(self.ours if self.goal.absolute else self.ratios)
+
+    @property
+    def is_met(self) -> bool:
+        return self.goal.is_met(self.value)
+
+
+@dataclasses.dataclass
+class Bench:
+    """How to measure, and on what."""
+
+    servers: Servers
+    rounds: int
+    smoke: bool = False
+    profiling: bool = False
+    profiles: list[str] = dataclasses.field(default_factory=list)
+    growth: dict[str, t.Any] = dataclasses.field(default_factory=dict)
+
+    def interleave(
+        self, sides: c.Mapping[str, Work], *, units: int, blocks: int
+    ) -> dict[str, list[float]]:
+        """Time the sides in turn, block by block.
+
+        :param sides: by name.
+        :param units: of work in one block.
+        :param blocks: of each side in one round. Whose turn it is first changes with each.
+        :return: seconds for a unit of work, a figure for each round.
+        """
+        if self.smoke:
+            blocks = 1
+
+        if self.profiling:
+            self._profile(sides, units * blocks)
+
+        names = list(sides)
+        samples: dict[str, list[float]] = {name: [] for name in names}
+
+        for work in sides.values():
+            work(units)()
+
+        for round_number in range(self.rounds):
+            totals = dict.fromkeys(names, 0.0)
+            gc.collect()
+
+            for block in range(blocks):
+                for name in turns(names, round_number + block):
+                    totals[name] += timed(sides[name](units))
+
+            for name, total in totals.items():
+                samples[name].append(total / (units * blocks))
+
+        return samples
+
+    def _profile(self, sides: c.Mapping[str, Work], units: int) -> None:
+        for name in (OURS, THEIRS):
+            sides[name](units)()
+            run = sides[name](units)
+            profile = cProfile.Profile()
+            profile.runcall(run)
+            text = io.StringIO()
+            pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(25)
+            self.profiles.append(f"{name}, {units} units of work\n{text.getvalue()}")
+
+
+def turns(names: list[str], number: int) -> list[str]:
+    """The names in another order each time: each comes first, and before each other, as often."""
+    start = number // 2 % len(names)
+    order = names[start:] + names[:start]
+    return order[::-1] if number % 2 else order
+
+
+def timed(run: c.Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started

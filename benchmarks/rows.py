@@ -1,0 +1,23 @@
+"""The rows of the table, in its order."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import functools
+
+from . import requests, verification
+from .measure import Bench, Result
+from .servers import Dialect
+
+Row = c.Callable[[Bench], list[Result]]
+
+DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgresql", "mariadb")
+
+ROWS: dict[str, Row] = {
+    "verify": verification.small,
+    "verify-large": verification.large,
+    "verify-growth": verification.growth,
+    **{f"new-{name}": functools.partial(requests.new_event, name) for name in DIALECTS},
+    **{f"duplicate-{name}": functools.partial(requests.duplicate, name) for name in DIALECTS},
+    "without-handler": requests.without_handler,
+}
