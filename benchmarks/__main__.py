@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import time
 
@@ -27,6 +28,8 @@ def main(smoke: bool, only: tuple[str, ...], rounds: int, profile: str | None) -
     The servers are those that TEST_POSTGRES_URL, TEST_MARIADB_URL and TEST_REDIS_URL name, or else
     embedded ones; there is no embedded MariaDB.
     """
+    # Refusals are part of some rows: they are not for the terminal.
+    logging.getLogger("flask_sangho_webhooks").addHandler(logging.NullHandler())
     names = [profile] if profile else only or list(ROWS)
     started = time.monotonic()
 

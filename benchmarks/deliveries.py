@@ -12,13 +12,10 @@ import uuid
 
 from sangho.resources.webhooks import Webhooks  # type: ignore[import-untyped]
 
+from .endpoint import PATH, SECRET, TYPE
+
 if t.TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
-
-SECRET = "whsec_5f0c1d2e3b4a59687786a5b4c3d2e1f0"
-TYPE = "payment_intent.succeeded"
-UNHANDLED_TYPE = "customer.updated"
-PATH = "/webhook"
 
 _run = uuid.uuid4().hex[:12]
 _numbers = itertools.count(1)
@@ -102,15 +99,22 @@ def environ(event_id: str, body: bytes) -> WSGIEnvironment:
     }
 
 
-def deliver(app: WSGIApplication, environs: c.Iterable[WSGIEnvironment]) -> None:
+def new_environ(event_type: str = TYPE) -> WSGIEnvironment:
+    event_id = new_id()
+    return environ(event_id, event_body(event_id, event_type))
+
+
+def deliver(
+    app: WSGIApplication, environs: c.Iterable[WSGIEnvironment], expected: str = "200 OK"
+) -> None:
     """Call the app as a WSGI server does.
 
-    :raises RuntimeError: if an answer is not 200.
+    :raises RuntimeError: if an answer has another status.
     """
 
     def start_response(status: str, *_: object) -> t.Any:
-        if status != "200 OK":
-            raise RuntimeError(f"A delivery was answered with {status}.")
+        if status != expected:
+            raise RuntimeError(f"A delivery was answered with {status}, not {expected}.")
 
     for request in environs:
         answer = app(request, start_response)
@@ -119,3 +123,12 @@ def deliver(app: WSGIApplication, environs: c.Iterable[WSGIEnvironment]) -> None
             pass
 
         answer.close()  # type: ignore[attr-defined]  # Werkzeug's has it
+
+
+def http_request(event_id: str, body: bytes) -> bytes:
+    """The bytes of a request that asks for the connection to be closed."""
+    return (
+        f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"Sangho-Signature: {sign(body)}\r\nSangho-Event-ID: {event_id}\r\n\r\n"
+    ).encode() + body

@@ -80,20 +80,18 @@ class Bench:
     growth: dict[str, t.Any] = dataclasses.field(default_factory=dict)
 
     def interleave(
-        self, sides: c.Mapping[str, Work], *, units: int, blocks: int
+        self, sides: c.Mapping[str, Work], *, units: int, seconds: float = 1
     ) -> dict[str, list[float]]:
         """Time the sides in turn, block by block.
 
         :param sides: by name.
         :param units: of work in one block.
-        :param blocks: of each side in one round. Whose turn it is first changes with each.
+        :param seconds: that a round takes, or longer: every side comes first, and before every
+            other, as often.
         :return: seconds for a unit of work, a figure for each round.
         """
-        if self.smoke:
-            blocks = 1
-
         if self.profiling:
-            self._profile(sides, units * blocks)
+            self._profile(sides, units * 20)
 
         names = list(sides)
         samples: dict[str, list[float]] = {name: [] for name in names}
@@ -101,13 +99,18 @@ class Bench:
         for work in sides.values():
             work(units)()
 
-        for round_number in range(self.rounds):
-            totals = dict.fromkeys(names, 0.0)
+        for _ in range(self.rounds):
             gc.collect()
+            totals = dict.fromkeys(names, 0.0)
+            blocks = 0
+            ends = time.monotonic() + (0 if self.smoke else seconds)
 
-            for block in range(blocks):
-                for name in turns(names, round_number + block):
-                    totals[name] += timed(sides[name](units))
+            while not blocks or time.monotonic() < ends:
+                for order in orders(names):
+                    for name in order:
+                        totals[name] += timed(sides[name](units))
+
+                    blocks += 1
 
             for name, total in totals.items():
                 samples[name].append(total / (units * blocks))
@@ -125,11 +128,12 @@ class Bench:
             self.profiles.append(f"{name}, {units} units of work\n{text.getvalue()}")
 
 
-def turns(names: list[str], number: int) -> list[str]:
-    """The names in another order each time: each comes first, and before each other, as often."""
-    start = number // 2 % len(names)
-    order = names[start:] + names[:start]
-    return order[::-1] if number % 2 else order
+def orders(names: list[str]) -> c.Iterator[list[str]]:
+    """The names in several orders, in which each comes first, and before each other, as often."""
+    for start in range(len(names)):
+        order = names[start:] + names[:start]
+        yield order
+        yield order[::-1]
 
 
 def timed(run: c.Callable[[], object]) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections.abc as c
+import typing as t
+
 import sqlalchemy as sa
 import sqlalchemy.orm as sa_orm
 from flask import Flask
@@ -9,12 +12,12 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_sangho_webhooks import Event, SanghoWebhooks
 
-from .deliveries import SECRET, TYPE
+from .endpoint import SECRET, SLOW_TYPE, TYPE
 
 
-def create_app(url: str) -> Flask:
+def create_app(url: str, pause: c.Callable[[], object] = bool, **config: t.Any) -> Flask:
     app = Flask(__name__)
-    app.config.update(SQLALCHEMY_DATABASE_URI=url, SANGHO_WEBHOOK_SECRET=SECRET)
+    app.config.update(SQLALCHEMY_DATABASE_URI=url, SANGHO_WEBHOOK_SECRET=SECRET, **config)
     db = SQLAlchemy(app)
     webhooks = SanghoWebhooks(db)
 
@@ -25,6 +28,11 @@ def create_app(url: str) -> Flask:
     @webhooks.on(TYPE)
     def grant(event: Event) -> None:
         db.session.add(Grant(note=event.id))
+
+    @webhooks.on(SLOW_TYPE)
+    def grant_slowly(event: Event) -> None:
+        grant(event)
+        pause()
 
     app.register_blueprint(webhooks.blueprint)
 

@@ -16,14 +16,14 @@ from sangho import SanghoError  # type: ignore[import-untyped]
 from sangho.resources.webhooks import Webhooks  # type: ignore[import-untyped]
 from sqlalchemy.dialects import postgresql, sqlite
 
-from .deliveries import PATH, SECRET, TYPE
+from .endpoint import PATH, SECRET, SLOW_TYPE, TYPE
 
 INSERTS: dict[str, t.Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
-def create_app(url: str) -> Flask:
+def create_app(url: str, pause: c.Callable[[], object] = bool, **config: t.Any) -> Flask:
     app = Flask(__name__)
-    app.config["SQLALCHEMY_DATABASE_URI"] = url
+    app.config.update(SQLALCHEMY_DATABASE_URI=url, **config)
     db = SQLAlchemy(app)
 
     class ProcessedWebhookEvent(db.Model):  # type: ignore[name-defined, misc]
@@ -42,7 +42,11 @@ def create_app(url: str) -> Flask:
     def grant(event: dict[str, t.Any]) -> None:
         db.session.add(Grant(note=event["id"]))
 
-    handlers: dict[str, c.Callable[[dict[str, t.Any]], None]] = {TYPE: grant}
+    def grant_slowly(event: dict[str, t.Any]) -> None:
+        grant(event)
+        pause()
+
+    handlers = {TYPE: grant, SLOW_TYPE: grant_slowly}
 
     with app.app_context():
         db.create_all()

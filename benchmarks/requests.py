@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from . import ours, recipe
-from .deliveries import deliver, environ, event_body, new_id, SECRET, TYPE, UNHANDLED_TYPE
+from .deliveries import deliver, environ, event_body, new_environ, new_id
+from .endpoint import SECRET, TYPE, UNHANDLED_TYPE
 from .measure import Bench, FLOOR, Goal, OURS, Result, THEIRS, Work
 from .servers import Dialect
 
@@ -57,8 +58,8 @@ class Pair:
 class Driver:
     """The statements of a delivery over the bare driver."""
 
-    def __init__(self, url: str) -> None:
-        self.engine = sa.create_engine(url)
+    def __init__(self, url: str, **options: t.Any) -> None:
+        self.engine = sa.create_engine(url, **options)
         self.pooled = self.engine.raw_connection()
         self.connection: t.Any = self.pooled.driver_connection
         dialect = self.engine.dialect.name
@@ -89,6 +90,18 @@ class Driver:
 
         return run
 
+    def new_claim(self, units: int) -> c.Callable[[], None]:
+        ids = [new_id() for _ in range(units)]
+
+        def run() -> None:
+            for event_id in ids:
+                cursor = self.connection.cursor()
+                cursor.execute(self.claim, (event_id, TYPE))
+                cursor.close()
+                self.connection.commit()
+
+        return run
+
     def duplicate(self, event_id: str) -> Work:
         def work(units: int) -> c.Callable[[], None]:
             def run() -> None:
@@ -110,10 +123,9 @@ class Driver:
 def new_event(dialect: Dialect, bench: Bench) -> list[Result]:
     pair = Pair(bench, dialect)
     sides = pair.sides(_new, pair.driver.new)
-    samples = bench.interleave(sides, units=UNITS, blocks=20)
-    counts = set(pair.counts().values())
+    samples = bench.interleave(sides, units=UNITS)
 
-    if len(counts) != 1 or len(set(counts.pop())) != 1:
+    if any(recorded != effects for recorded, effects in pair.counts().values()):
         raise RuntimeError("Not every event was recorded with its effect.")
 
     return [
@@ -146,7 +158,7 @@ def duplicate(dialect: Dialect, bench: Bench) -> list[Result]:
     sides = pair.sides(
         functools.partial(_again, event_id=event_id, body=body), pair.driver.duplicate(known)
     )
-    samples = bench.interleave(sides, units=UNITS, blocks=30)
+    samples = bench.interleave(sides, units=UNITS)
 
     if set(pair.counts().values()) != {(1, 1)}:
         raise RuntimeError("A duplicate had an effect.")
@@ -180,7 +192,7 @@ def without_handler(bench: Bench) -> list[Result]:
         return run
 
     sides = pair.sides(functools.partial(_new, event_type=UNHANDLED_TYPE), floor)
-    samples = bench.interleave(sides, units=UNITS, blocks=30)
+    samples = bench.interleave(sides, units=UNITS)
     return [
         Result(
             work="event without a handler",
@@ -197,8 +209,7 @@ def without_handler(bench: Bench) -> list[Result]:
 
 def _new(app: Flask, event_type: str = TYPE) -> Work:
     def work(units: int) -> c.Callable[[], None]:
-        ids = [new_id() for _ in range(units)]
-        environs = [environ(event_id, event_body(event_id, event_type)) for event_id in ids]
+        environs = [new_environ(event_type) for _ in range(units)]
         return functools.partial(deliver, app, environs)
 
     return work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import functools
 
-from . import requests, verification
+from . import growth, in_flight, redis_rows, requests, verification
 from .measure import Bench, Result
 from .servers import Dialect
 
@@ -20,4 +20,8 @@ ROWS: dict[str, Row] = {
     **{f"new-{name}": functools.partial(requests.new_event, name) for name in DIALECTS},
     **{f"duplicate-{name}": functools.partial(requests.duplicate, name) for name in DIALECTS},
     "without-handler": requests.without_handler,
+    "redis-new": redis_rows.new,
+    "redis-duplicate": redis_rows.duplicate,
+    "in-flight": in_flight.in_flight,
+    "claim-growth": growth.claim,
 }

@@ -11,7 +11,8 @@ from sangho.resources.webhooks import Webhooks  # type: ignore[import-untyped]
 from flask_sangho_webhooks.event import Event
 from flask_sangho_webhooks.signature import verify
 
-from .deliveries import event_body, new_id, SECRET, sign
+from .deliveries import event_body, new_id, sign
+from .endpoint import SECRET
 from .measure import Bench, FLOOR, Goal, OURS, Result, THEIRS, Work
 
 FLOOR_IS = "hmac.digest and json.loads"
@@ -25,7 +26,7 @@ def small(bench: Bench) -> list[Result]:
 
 def large(bench: Bench) -> list[Result]:
     body = event_body(new_id(), size=100_000)
-    samples = bench.interleave({OURS: _ours(body), THEIRS: _floor(body)}, units=10, blocks=20)
+    samples = bench.interleave({OURS: _ours(body), THEIRS: _floor(body)}, units=10)
     return [
         Result(
             work="verify and parse, 100 kB",
@@ -44,7 +45,7 @@ def growth(bench: Bench) -> list[Result]:
     for size in GROWTH:
         body = event_body(new_id(), size=size)
         sides = {OURS: _ours(body), THEIRS: _sdk(body), FLOOR: _floor(body)}
-        samples = bench.interleave(sides, units=max(1, 100_000 // size), blocks=4)
+        samples = bench.interleave(sides, units=max(1, 100_000 // size), seconds=0.1)
         bench.growth.setdefault("body", []).append((size, samples))
 
     return []
@@ -53,7 +54,7 @@ def growth(bench: Bench) -> list[Result]:
 def _beside_the_sdk(bench: Bench, size: int, name: str) -> Result:
     body = event_body(new_id(), size=size)
     sides = {OURS: _ours(body), THEIRS: _sdk(body), FLOOR: _floor(body)}
-    samples = bench.interleave(sides, units=400_000 // size, blocks=20)
+    samples = bench.interleave(sides, units=100_000 // size)
     return Result(
         work=f"verify and parse, {name}",
         rival="SDK construct_event",

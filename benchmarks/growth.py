@@ -1,0 +1,101 @@
+"""A claim in tables of many sizes."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import typing as t
+
+import sqlalchemy as sa
+from flask import Flask
+
+from flask_sangho_webhooks import Event, Outcome, SanghoWebhooks
+
+from . import ours
+from .deliveries import event_body, new_id
+from .measure import Bench, FLOOR, Goal, Result, Work
+from .requests import Driver
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+SMOKE_SIZES = SIZES[:3]
+UNITS = 20
+
+# COMMIT waits for the disk in tables of every size, and would hide what the table costs.
+NO_WAIT: dict[str, t.Any] = {"connect_args": {"options": "-c synchronous_commit=off"}}
+
+FILL = """
+INSERT INTO processed_webhook_events (event_id, event_type, processed_at)
+SELECT 'evt_' || md5(number::text), 'payment_intent.succeeded',
+       now() - interval '{hours} hours' * (1 - number / {size}.0)
+FROM generate_series(1, {size}) AS number
+"""
+
+
+def claim(bench: Bench) -> list[Result]:
+    sizes = SMOKE_SIZES if bench.smoke else SIZES
+    urls = {size: bench.servers.database("postgresql") for size in sizes}
+    sides = {str(size): _claims(bench, url, size) for size, url in urls.items()}
+    driver = Driver(urls[sizes[-1]], **NO_WAIT)
+    bench.servers.callback(driver.close)
+    samples = bench.interleave({**sides, FLOOR: driver.new_claim}, units=UNITS)
+    bench.growth["rows"] = [(size, samples[str(size)]) for size in sizes]
+    return [
+        Result(
+            work=f"claim with {sizes[-1]:,} rows in the table, PostgreSQL",
+            rival=f"the same with {sizes[0]:,} rows",
+            goal=Goal(1.3),
+            ours=samples[str(sizes[-1])],
+            theirs=samples[str(sizes[0])],
+            floor=samples[FLOOR],
+            floor_is="the insert over the driver",
+        )
+    ]
+
+
+def fill(url: str, size: int, hours: int = 71) -> None:
+    """Put so many records into the table of processed events, spread over so many hours."""
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+
+    with engine.connect() as connection:
+        # The indexes are built afterwards: much faster, and without holes.
+        for statement in (
+            "SET maintenance_work_mem = '512MB'",
+            "ALTER TABLE processed_webhook_events DROP CONSTRAINT processed_webhook_events_pkey",
+            "DROP INDEX idx_webhook_processed_at",
+            FILL.format(size=size, hours=hours),
+            "ALTER TABLE processed_webhook_events ADD PRIMARY KEY (event_id)",
+            "CREATE INDEX idx_webhook_processed_at ON processed_webhook_events (processed_at)",
+            "VACUUM ANALYZE processed_webhook_events",
+            "CHECKPOINT",
+        ):
+            connection.exec_driver_sql(statement)
+
+
+def _claims(bench: Bench, url: str, size: int) -> Work:
+    app = ours.create_app(url, SQLALCHEMY_ENGINE_OPTIONS=NO_WAIT)
+    fill(url, size)
+    bench.servers.callback(_close, app)
+    webhooks: SanghoWebhooks = app.extensions["sangho_webhooks"]["sangho_webhooks"].webhooks
+
+    def work(units: int) -> c.Callable[[], None]:
+        events = [Event.from_body(event_body(new_id())) for _ in range(units)]
+
+        def run() -> None:
+            with app.app_context():
+                guard = webhooks.endpoint().guard
+
+                for event in events:
+                    if guard.once(event, _nothing) is not Outcome.PROCESSED:
+                        raise RuntimeError("A new event was taken for a duplicate.")
+
+        return run
+
+    return work
+
+
+def _nothing() -> None:
+    """What there is to do between the claim and its commit."""
+
+
+def _close(app: Flask) -> None:
+    with app.app_context():
+        app.extensions["sqlalchemy"].engine.dispose()
