@@ -34,7 +34,7 @@ def main(smoke: bool, only: tuple[str, ...], rounds: int, profile: str | None) -
     started = time.monotonic()
 
     with Servers() as servers:
-        bench = Bench(servers, rounds=2 if smoke else rounds, smoke=smoke, profiling=bool(profile))
+        bench = Bench(servers, rounds=1 if smoke else rounds, smoke=smoke, profiling=bool(profile))
         results = measure(bench, names)
 
         for text in bench.profiles:

@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from flask import Flask
 
 from . import ours, recipe
-from .deliveries import deliver, environ, event_body, new_environ, new_id
+from .deliveries import environ, event_body, new_environ, new_id
 from .endpoint import SECRET, TYPE, UNHANDLED_TYPE
 from .measure import Bench, FLOOR, Goal, OURS, Result, THEIRS, Work
 from .servers import Dialect
+from .wsgi import deliver
 
 RIVAL = "hand-written recipe"
 NAMES: dict[Dialect, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import functools
 
-from . import growth, in_flight, redis_rows, requests, verification
+from . import cleanup, growth, in_flight, redis_rows, requests, server, startup, verification
 from .measure import Bench, Result
 from .servers import Dialect
 
@@ -24,4 +24,8 @@ ROWS: dict[str, Row] = {
     "redis-duplicate": redis_rows.duplicate,
     "in-flight": in_flight.in_flight,
     "claim-growth": growth.claim,
+    **{f"cleanup-{name}": functools.partial(cleanup.cleanup, name) for name in DIALECTS},
+    "import": startup.import_time,
+    "memory": startup.memory,
+    "server": server.whole_server,
 }

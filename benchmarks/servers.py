@@ -57,6 +57,11 @@ class Servers(contextlib.ExitStack):
     def drop(self, url: str) -> None:
         """Drop a database, if it is there. At the end, all are."""
         database = sa.make_url(url)
+
+        if database.get_backend_name() == "sqlite":
+            pathlib.Path(str(database.database)).unlink(missing_ok=True)
+            return
+
         force = " WITH (FORCE)" if database.drivername.startswith("postgresql") else ""
         server = self._urls[database.get_backend_name()]
         self._administer(server, f"DROP DATABASE IF EXISTS {database.database}{force}")

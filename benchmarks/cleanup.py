@@ -1,0 +1,184 @@
+"""Deleting 900,000 of 1,000,000 records while deliveries go on in another process.
+
+The longest delivery is the one that took longest until it was accepted: where the database refuses
+to wait, it is repeated at once.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import datetime as dt
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import sqlalchemy as sa
+
+from flask_sangho_webhooks import SanghoWebhooks
+
+from . import growth, ours
+from .measure import Bench, Goal, Result
+from .requests import NAMES
+from .servers import Dialect
+
+RETENTION = dt.timedelta(hours=72)
+HOURS = 720
+"""The records are spread over these: nine in ten are older than the retention."""
+
+ROWS = 1_000_000
+SMOKE_ROWS = 20_000
+CleanUp = c.Callable[[], None]
+
+DELETE: dict[Dialect, str] = {
+    "postgresql": "DELETE FROM processed_webhook_events"
+    " WHERE processed_at < NOW() - INTERVAL '72 hours'",
+    "mariadb": "DELETE FROM processed_webhook_events WHERE processed_at < NOW() - INTERVAL 72 HOUR",
+    "sqlite": "DELETE FROM processed_webhook_events"
+    " WHERE processed_at < datetime('now', '-72 hours')",
+}
+FILL: dict[Dialect, str] = {
+    "mariadb": "INSERT INTO processed_webhook_events (event_id, event_type, processed_at)"
+    " SELECT CONCAT('evt_', MD5(seq)), 'payment_intent.succeeded',"
+    " NOW() - INTERVAL {seconds} * (1 - seq / {size}) SECOND FROM seq_1_to_{size}",
+    "sqlite": "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers"
+    " WHERE n < {size})"
+    " INSERT INTO processed_webhook_events (event_id, event_type, processed_at)"
+    " SELECT 'evt_' || lower(hex(randomblob(16))), 'payment_intent.succeeded',"
+    " datetime('now', (-{seconds} * ({size} - n) / {size}) || ' seconds') FROM numbers",
+}
+
+
+def cleanup(dialect: Dialect, bench: Bench) -> list[Result]:
+    size, quiet = (SMOKE_ROWS, 0.2) if bench.smoke else (ROWS, 1)
+    template = _filled(bench, dialect, size)
+    runs: dict[str, list[tuple[float, float, float]]] = {"ours": [], "theirs": []}
+    sides = {"ours": _ours, "theirs": _guides}
+
+    # A round takes half a minute.
+    for number in range(min(bench.rounds, 5)):
+        for name in list(sides)[:: -1 if number % 2 else 1]:
+            url = _copy(bench, dialect, template, size)
+            clean_up = sides[name](url, dialect)
+            runs[name].append(_beside_deliveries(url, size, clean_up, quiet))
+            bench.servers.drop(url)
+
+    name = f"{NAMES[dialect]}, cleanup of {size * 9 // 10:,} of {size:,} rows"
+    (longest, total, undisturbed), (their_longest, their_total, _) = (
+        tuple(zip(*found, strict=True)) for found in runs.values()
+    )
+    return [
+        Result(
+            work=f"{name}: longest delivery",
+            rival="the guide's single DELETE",
+            goal=Goal(0.25),
+            ours=longest,
+            theirs=their_longest,
+            floor=undisturbed,
+            floor_is="longest delivery of a second without a cleanup",
+        ),
+        Result(
+            work=f"{name}: total time",
+            rival="the guide's single DELETE",
+            goal=Goal(2),
+            ours=total,
+            theirs=their_total,
+        ),
+    ]
+
+
+def _beside_deliveries(
+    url: str, size: int, clean_up: CleanUp, quiet: float
+) -> tuple[float, float, float]:
+    """Seconds of the longest delivery, of the cleanup, and of the longest delivery before it.
+
+    :param quiet: seconds of deliveries before the cleanup begins.
+    """
+    sender = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.sender", url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    with sender:
+        assert sender.stdout is not None
+        sender.stdout.readline()
+        time.sleep(quiet)
+        started = time.monotonic()
+        clean_up()
+        ended = time.monotonic()
+        output, _ = sender.communicate(timeout=300)
+
+    deliveries = json.loads(output)
+    _check(url, size // 10 + len(deliveries))
+    before = [seconds for began, seconds in deliveries if began + seconds < started]
+    during = [
+        seconds for began, seconds in deliveries if began < ended and began + seconds > started
+    ]
+    return max(during), ended - started, max(before)
+
+
+def _ours(url: str, dialect: Dialect) -> CleanUp:
+    app = ours.create_app(url)
+    webhooks: SanghoWebhooks = app.extensions["sangho_webhooks"]["sangho_webhooks"].webhooks
+
+    def clean_up() -> None:
+        with app.app_context():
+            webhooks.endpoint().guard.cleanup(RETENTION)
+            app.extensions["sqlalchemy"].engine.dispose()
+
+    return clean_up
+
+
+def _guides(url: str, dialect: Dialect) -> CleanUp:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+
+    def clean_up() -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(DELETE[dialect])
+
+    return clean_up
+
+
+def _check(url: str, expected: int) -> None:
+    """No more may be left than has not expired, and no less, but for the minutes of this run."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+
+    with engine.connect() as connection:
+        left = connection.scalar(sa.text("SELECT COUNT(*) FROM processed_webhook_events"))
+
+    if left is None or abs(left - expected) > expected // 50:
+        raise RuntimeError(f"After the cleanup {left} records are left, not about {expected}.")
+
+
+def _filled(bench: Bench, dialect: Dialect, size: int) -> str:
+    url = bench.servers.database(dialect)
+    app = ours.create_app(url)
+
+    with app.app_context():
+        app.extensions["sqlalchemy"].engine.dispose()
+
+    if dialect == "postgresql":
+        growth.fill(url, size, HOURS)
+        return url
+
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+
+    with engine.begin() as connection:
+        connection.exec_driver_sql(FILL[dialect].format(size=size, seconds=HOURS * 3600))
+
+    return url
+
+
+def _copy(bench: Bench, dialect: Dialect, template: str, size: int) -> str:
+    if dialect == "postgresql":
+        return bench.servers.database(dialect, template)
+
+    if dialect == "mariadb":
+        return _filled(bench, dialect, size)
+
+    url = bench.servers.database(dialect)
+    shutil.copyfile(template.removeprefix("sqlite:///"), url.removeprefix("sqlite:///"))
+    return url

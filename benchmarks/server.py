@@ -1,0 +1,131 @@
+"""Whole servers: gunicorn with two workers, and sixteen connections at once, on PostgreSQL.
+
+Both servers are up all the time, and under load in turn. A connection is one request, as gunicorn's
+default workers have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections.abc as c
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+from .deliveries import event_body, http_request, new_id
+from .measure import Bench, Goal, Result
+from .servers import Servers
+
+WORKERS = 2
+CONNECTIONS = 16
+REQUESTS = 1500
+SMOKE_REQUESTS = 100
+
+
+def whole_server(bench: Bench) -> list[Result]:
+    modules = ("ours", "recipe", "bare")
+    url = {module: bench.servers.database("postgresql") for module in modules}
+    ports = {module: _serve(bench.servers, module, url[module]) for module in modules}
+    seconds: dict[str, list[float]] = {module: [] for module in modules}
+    slowest: dict[str, list[float]] = {module: [] for module in modules}
+    count = SMOKE_REQUESTS if bench.smoke else REQUESTS
+
+    for port in ports.values():
+        _load(port, count // 10)
+
+    for number in range(bench.rounds):
+        for module in modules[:: -1 if number % 2 else 1]:
+            total, latencies = _load(ports[module], count)
+            seconds[module].append(total / count)
+            slowest[module].append(statistics.quantiles(latencies, n=100)[-1])
+
+    name = f"gunicorn, {WORKERS} workers, {CONNECTIONS} connections, PostgreSQL"
+    floor_is = "gunicorn and Flask with a route that does nothing"
+    return [
+        Result(
+            work=f"{name}: new events",
+            rival="hand-written recipe",
+            goal=Goal(0.95, at_least=True),
+            unit="throughput",
+            ours=seconds["ours"],
+            theirs=seconds["recipe"],
+            floor=seconds["bare"],
+            floor_is=floor_is,
+        ),
+        Result(
+            work=f"{name}: 99th percentile",
+            rival="hand-written recipe",
+            goal=Goal(1.1),
+            ours=slowest["ours"],
+            theirs=slowest["recipe"],
+            floor=slowest["bare"],
+            floor_is=floor_is,
+        ),
+    ]
+
+
+def _serve(servers: Servers, module: str, url: str) -> int:
+    """Start gunicorn, wait until it listens, and return its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+
+    # Creates the tables: two workers that did so at once would meet.
+    setup = f"from benchmarks.{module} import create_app; create_app({url!r})"
+    subprocess.run([sys.executable, "-c", setup], check=True)
+    command = [sys.executable, "-m", "gunicorn", "--workers", str(WORKERS), "--log-level", "error"]
+    command += ["--bind", f"127.0.0.1:{port}", f"benchmarks.{module}:create_app({url!r})"]
+    process = servers.enter_context(subprocess.Popen(command))
+    servers.callback(process.terminate)
+
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+        else:
+            return port
+
+    raise RuntimeError("gunicorn does not listen.")
+
+
+def _load(port: int, count: int) -> tuple[float, list[float]]:
+    """Deliver so many new events.
+
+    :return: seconds in all, and of each.
+    """
+    requests = [
+        http_request(event_id, event_body(event_id))
+        for event_id in (new_id() for _ in range(count))
+    ]
+    latencies: list[float] = []
+    started = time.perf_counter()
+    asyncio.run(_deliver_all(port, iter(requests), latencies))
+    return time.perf_counter() - started, latencies
+
+
+async def _deliver_all(port: int, requests: c.Iterator[bytes], latencies: list[float]) -> None:
+    async def connection() -> None:
+        for request in requests:
+            started = time.perf_counter()
+            await _deliver(port, request)
+            latencies.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(connection() for _ in range(CONNECTIONS)))
+
+
+async def _deliver(port: int, request: bytes) -> None:
+    loop = asyncio.get_running_loop()
+
+    with socket.socket() as sock:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", port))
+        await loop.sock_sendall(sock, request)
+        answer = b""
+
+        while piece := await loop.sock_recv(sock, 65536):
+            answer += piece
+
+    if not answer.startswith(b"HTTP/1.1 200 "):
+        raise RuntimeError(f"A delivery was answered with {answer[:40]!r}.")
