@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import signal
+import sys
 import time
 
 import click
 
-from . import report
+from . import plot, report
 from .measure import Bench, Result
 from .rows import ROWS
 from .servers import Missing, Servers
@@ -28,6 +30,8 @@ def main(smoke: bool, only: tuple[str, ...], rounds: int, profile: str | None) -
     The servers are those that TEST_POSTGRES_URL, TEST_MARIADB_URL and TEST_REDIS_URL name, or else
     embedded ones; there is no embedded MariaDB.
     """
+    # Databases and servers are to be tidied up then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Refusals are part of some rows: they are not for the terminal.
     logging.getLogger("flask_sangho_webhooks").addHandler(logging.NullHandler())
     names = [profile] if profile else only or list(ROWS)
@@ -40,10 +44,12 @@ def main(smoke: bool, only: tuple[str, ...], rounds: int, profile: str | None) -
         for text in bench.profiles:
             click.echo(text)
 
-    click.echo(f"{time.monotonic() - started:.0f} s")
+    seconds = time.monotonic() - started
+    click.echo(f"{sum(result.is_met for result in results)} of {len(results)} met, {seconds:.0f} s")
 
     if not (smoke or only or profile):
-        (FOLDER / "RESULTS.md").write_text(report.table(results))
+        (FOLDER / "RESULTS.md").write_text(report.page(results, seconds))
+        (FOLDER / "results.svg").write_text(plot.draw(bench.growth))
 
 
 def measure(bench: Bench, names: list[str] | tuple[str, ...]) -> list[Result]:

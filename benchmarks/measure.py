@@ -20,6 +20,9 @@ Work = c.Callable[[int], c.Callable[[], object]]
 Samples = c.Sequence[float]
 """One figure for each round."""
 
+Growth = dict[str, dict[str, list[tuple[int, float]]]]
+"""Points of lines: a size, and the seconds that it takes."""
+
 OURS, THEIRS, FLOOR = "ours", "theirs", "floor"
 
 
@@ -77,7 +80,8 @@ class Bench:
     smoke: bool = False
     profiling: bool = False
     profiles: list[str] = dataclasses.field(default_factory=list)
-    growth: dict[str, t.Any] = dataclasses.field(default_factory=dict)
+    growth: Growth = dataclasses.field(default_factory=lambda: {"body": {}, "rows": {}})
+    """What the plot shows, by what grows and whose line it is."""
 
     def interleave(
         self, sides: c.Mapping[str, Work], *, units: int, seconds: float = 1

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections.abc as c
+import importlib.metadata
+import os
+import platform
 import statistics
 
 from .measure import Goal, Result, Samples
@@ -60,10 +63,43 @@ def line(result: Result) -> str:
     )
 
 
-HEADER = """\
-| work | beside | ours | theirs | ratio | spread | goal | | floor |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+INTRODUCTION = """\
+# Measured side by side
+
+By `tox run -e bench`, in {seconds:.0f} s, on {machine}.
+
+Both sides of a row are run in turn, and compared round by round: the ratio is the median of the
+rounds' ratios, and the spread runs from the least to the greatest. For throughput, a ratio above 1
+means that we are faster; for all else, one below 1 that we are faster or smaller. The floor is what
+the hardware, the database or the hash function alone costs. Figures change with the machine and
+with what else it does; ratios do so less.
+
+A request inside the process is a call of the WSGI app, with a signed body of 300 bytes and without
+a socket; both apps have the same handler and Flask-SQLAlchemy's default options.
+
 """
+
+HEADER = """\
+| work | beside | ours | theirs | ratio | spread | rounds | goal | | floor |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def page(results: c.Iterable[Result], seconds: float) -> str:
+    """RESULTS.md."""
+    introduction = INTRODUCTION.format(seconds=seconds, machine=machine())
+    plot = "\n![Time over the size of the body and of the table](results.svg)\n"
+    return introduction + table(results) + plot
+
+
+def machine() -> str:
+    """What the figures depend on."""
+    names = ("Flask", "Flask-SQLAlchemy", "SQLAlchemy", "psycopg", "redis")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()}),"
+        f" Python {platform.python_version()}, {versions}"
+    )
 
 
 def table(results: c.Iterable[Result]) -> str:
@@ -79,6 +115,7 @@ def table(results: c.Iterable[Result]) -> str:
             figure(result, result.theirs),
             ratio(result),
             spread(result),
+            str(len(result.ours)),
             bound(result.goal),
             "met" if result.is_met else "**not met**",
             floor,
