@@ -21,7 +21,7 @@ FOLDER = pathlib.Path(__file__).parent
 @click.command()
 @click.option("--smoke", is_flag=True, help="See that every row runs, in little time, on little.")
 @click.option("--only", multiple=True, type=click.Choice(list(ROWS)), help="Measure these rows.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
 @click.option("--profile", type=click.Choice(list(ROWS)), help="Show where the time of a row goes.")
 def main(smoke: bool, only: tuple[str, ...], rounds: int, profile: str | None) -> None:
     """Measure the package beside what one would use without it.
