@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 
 from flask import Flask
 
@@ -14,15 +13,17 @@ from .endpoint import SLOW_TYPE
 from .measure import Bench, Goal, Result, timed
 from .wsgi import deliver
 
-SLEEP = 0.5
 OTHERS = 20
+RIVAL_WAITS = 0.5
+"""Seconds that the handler sleeps while the rival's duplicate waits for it."""
 
 
 class Slow:
-    """An app with a handler that sleeps for a while, and a thread that delivers to it."""
+    """An app with a handler that sleeps until it is woken, and a thread that delivers to it."""
 
     def __init__(self, bench: Bench, module: object) -> None:
         self.entered = threading.Event()
+        self.awake = threading.Event()
         url = bench.servers.database("postgresql")
         self.app: Flask = module.create_app(url, self._pause)  # type: ignore[attr-defined]
         self.body = b""
@@ -35,6 +36,7 @@ class Slow:
         self.event_id = new_id()
         self.body = event_body(self.event_id, SLOW_TYPE)
         self.entered.clear()
+        self.awake.clear()
         thread = threading.Thread(target=deliver, args=(self.app, [self.request()]))
         thread.start()
         self.entered.wait(10)
@@ -47,7 +49,7 @@ class Slow:
         # The row is written, not only added to the session.
         self.app.extensions["sqlalchemy"].session.flush()
         self.entered.set()
-        time.sleep(SLEEP)
+        self.awake.wait(30)
 
     def _close(self) -> None:
         with self.app.app_context():
@@ -69,17 +71,19 @@ def in_flight(bench: Bench) -> list[Result]:
         if not thread.is_alive():
             raise RuntimeError("The handler was over before the other events were.")
 
+        app.awake.set()
         thread.join()
         alone.append(_others(app))
 
         thread = rival.start()
+        threading.Timer(RIVAL_WAITS, rival.awake.set).start()
         waited.append(timed(functools.partial(deliver, rival.app, [rival.request()])))
         thread.join()
 
     return [
         Result(
             work="duplicate in flight on PostgreSQL",
-            rival="hand-written recipe, which waits",
+            rival=f"hand-written recipe, whose handler sleeps for {RIVAL_WAITS} s",
             goal=Goal(0.05, absolute=True),
             ours=answered,
             theirs=waited,

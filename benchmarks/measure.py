@@ -94,14 +94,14 @@ class Bench:
             other, as often.
         :return: seconds for a unit of work, a figure for each round.
         """
-        if self.profiling:
-            self._profile(sides, units * 20)
-
         names = list(sides)
         samples: dict[str, list[float]] = {name: [] for name in names}
 
-        for work in sides.values():
+        for name, work in sides.items():
             work(units)()
+
+            if self.profiling and name != FLOOR:
+                self.profile(f"{name}, {units * 20} units of work", work(units * 20))
 
         for _ in range(self.rounds):
             gc.collect()
@@ -121,15 +121,13 @@ class Bench:
 
         return samples
 
-    def _profile(self, sides: c.Mapping[str, Work], units: int) -> None:
-        for name in (OURS, THEIRS):
-            sides[name](units)()
-            run = sides[name](units)
-            profile = cProfile.Profile()
-            profile.runcall(run)
-            text = io.StringIO()
-            pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(25)
-            self.profiles.append(f"{name}, {units} units of work\n{text.getvalue()}")
+    def profile(self, title: str, run: c.Callable[[], object]) -> None:
+        """Note which functions take most of the time themselves."""
+        profile = cProfile.Profile()
+        profile.runcall(run)
+        text = io.StringIO()
+        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(25)
+        self.profiles.append(f"{title}\n{text.getvalue()}")
 
 
 def orders(names: list[str]) -> c.Iterator[list[str]]:

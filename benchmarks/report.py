@@ -52,14 +52,17 @@ def spread(result: Result) -> str:
     return f"{min(result.ratios):.2f} – {max(result.ratios):.2f}"
 
 
-def line(result: Result) -> str:
-    """A result for the terminal."""
-    verdict = "met" if result.is_met else "NOT MET"
+def line(result: Result, judge: bool) -> str:
+    """A result for the terminal.
+
+    :param judge: whether to say if the goal is met.
+    """
+    verdict = f": {'met' if result.is_met else 'NOT MET'}" if judge else ""
     floor = f"  floor {figure(result, result.floor)}" if result.floor else ""
     return (
         f"{result.work:<60} {figure(result, result.ours):>10}"
         f"  {result.rival}: {figure(result, result.theirs)}"
-        f"  {ratio(result)} ({spread(result)})  goal {bound(result.goal)}: {verdict}{floor}"
+        f"  {ratio(result)} ({spread(result)})  goal {bound(result.goal)}{verdict}{floor}"
     )
 
 

@@ -29,3 +29,6 @@ ROWS: dict[str, Row] = {
     "memory": startup.memory,
     "server": server.whole_server,
 }
+
+UNPROFILED = {"verify-growth", "in-flight", "memory", "server"}
+"""Their work is that of other rows, or not a matter of time."""
