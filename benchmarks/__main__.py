@@ -62,7 +62,8 @@ def measure(bench: Bench, names: list[str] | tuple[str, ...]) -> list[Result]:
 
     for name in names:
         try:
-            found = ROWS[name](bench)
+            with bench.servers.row:
+                found = ROWS[name](bench)
         except Missing as error:
             click.echo(f"{name}: skipped. {error}")
             continue

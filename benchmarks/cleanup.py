@@ -21,7 +21,7 @@ from flask_sangho_webhooks import SanghoWebhooks
 
 from . import growth, ours
 from .measure import Bench, Goal, Result
-from .requests import NAMES
+from .requests import dispose, NAMES
 from .servers import Dialect
 
 RETENTION = dt.timedelta(hours=72)
@@ -140,7 +140,8 @@ def _ours(url: str, dialect: Dialect) -> CleanUp:
     def clean_up() -> None:
         with app.app_context():
             webhooks.endpoint().guard.cleanup(RETENTION)
-            app.extensions["sqlalchemy"].engine.dispose()
+
+        dispose(app)
 
     return clean_up
 
@@ -193,11 +194,7 @@ def _copy(bench: Bench, dialect: Dialect, template: str) -> str:
 
 def _empty(bench: Bench, dialect: Dialect) -> str:
     url = bench.servers.database(dialect)
-    app = ours.create_app(url)
-
-    with app.app_context():
-        app.extensions["sqlalchemy"].engine.dispose()
-
+    dispose(ours.create_app(url))
     return url
 
 

@@ -7,14 +7,13 @@ import statistics
 import typing as t
 
 import sqlalchemy as sa
-from flask import Flask
 
 from flask_sangho_webhooks import Event, Outcome, SanghoWebhooks
 
 from . import ours
 from .deliveries import event_body, new_id
 from .measure import Bench, FLOOR, Goal, Result, Work
-from .requests import Driver
+from .requests import dispose, Driver
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 SMOKE_SIZES = (1_000, 100_000)
@@ -36,7 +35,7 @@ def claim(bench: Bench) -> list[Result]:
     urls = {size: bench.servers.database("postgresql") for size in sizes}
     sides = {str(size): _claims(bench, url, size) for size, url in urls.items()}
     driver = Driver(urls[sizes[-1]], **NO_WAIT)
-    bench.servers.callback(driver.close)
+    bench.servers.row.callback(driver.close)
     samples = bench.interleave({**sides, FLOOR: driver.new_claim}, units=UNITS)
     medians = [(size, statistics.median(samples[str(size)])) for size in sizes]
     bench.growth["rows"] = {"ours": medians}
@@ -75,7 +74,7 @@ def fill(url: str, size: int, hours: int = 71) -> None:
 def _claims(bench: Bench, url: str, size: int) -> Work:
     app = ours.create_app(url, SQLALCHEMY_ENGINE_OPTIONS=NO_WAIT)
     fill(url, size)
-    bench.servers.callback(_close, app)
+    bench.servers.row.callback(dispose, app)
     webhooks: SanghoWebhooks = app.extensions["sangho_webhooks"]["sangho_webhooks"].webhooks
 
     def work(units: int) -> c.Callable[[], None]:
@@ -96,8 +95,3 @@ def _claims(bench: Bench, url: str, size: int) -> Work:
 
 def _nothing() -> None:
     """What there is to do between the claim and its commit."""
-
-
-def _close(app: Flask) -> None:
-    with app.app_context():
-        app.extensions["sqlalchemy"].engine.dispose()

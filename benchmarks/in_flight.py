@@ -11,6 +11,7 @@ from . import ours, recipe
 from .deliveries import environ, event_body, new_environ, new_id
 from .endpoint import SLOW_TYPE
 from .measure import Bench, Goal, Result, timed
+from .requests import dispose
 from .wsgi import deliver
 
 OTHERS = 20
@@ -28,7 +29,7 @@ class Slow:
         self.app: Flask = module.create_app(url, self._pause)  # type: ignore[attr-defined]
         self.body = b""
         self.event_id = ""
-        bench.servers.callback(self._close)
+        bench.servers.row.callback(dispose, self.app)
         deliver(self.app, [new_environ()])
 
     def start(self) -> threading.Thread:
@@ -50,10 +51,6 @@ class Slow:
         self.app.extensions["sqlalchemy"].session.flush()
         self.entered.set()
         self.awake.wait(30)
-
-    def _close(self) -> None:
-        with self.app.app_context():
-            self.app.extensions["sqlalchemy"].engine.dispose()
 
 
 def in_flight(bench: Bench) -> list[Result]:

@@ -39,7 +39,7 @@ class Sides:
         self.runs = 0
         self.process: dict[str, Process] = {OURS: self._ours(servers), THEIRS: self._powertools()}
         self.prepare: dict[str, Prepare] = {OURS: Event.from_body, THEIRS: json.loads}
-        servers.callback(self._tidy_up)
+        servers.row.callback(self._tidy_up)
 
     def handler(self, event: t.Any) -> None:
         self.runs += 1
@@ -50,7 +50,7 @@ class Sides:
         app = Flask(__name__)
         app.config["SANGHO_WEBHOOK_SECRET"] = SECRET
         webhooks.init_app(app)
-        servers.enter_context(app.app_context())
+        servers.row.enter_context(app.app_context())
         return webhooks.process
 
     def _powertools(self) -> Process:

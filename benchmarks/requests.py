@@ -37,9 +37,9 @@ class Pair:
             THEIRS: recipe.create_app(self.urls[THEIRS]),
         }
         # For its tables.
-        recipe.create_app(self.urls[FLOOR])
+        dispose(recipe.create_app(self.urls[FLOOR]))
         self.driver = Driver(self.urls[FLOOR])
-        bench.servers.callback(self.close)
+        bench.servers.row.callback(self.close)
 
     def sides(self, work: c.Callable[[Flask], Work], floor: Work) -> dict[str, Work]:
         return {OURS: work(self.apps[OURS]), THEIRS: work(self.apps[THEIRS]), FLOOR: floor}
@@ -52,8 +52,7 @@ class Pair:
         self.driver.close()
 
         for app in self.apps.values():
-            with app.app_context():
-                app.extensions["sqlalchemy"].engine.dispose()
+            dispose(app)
 
 
 class Driver:
@@ -119,6 +118,12 @@ class Driver:
     def close(self) -> None:
         self.pooled.close()
         self.engine.dispose()
+
+
+def dispose(app: Flask) -> None:
+    """Close the app's connections to its database."""
+    with app.app_context():
+        app.extensions["sqlalchemy"].engine.dispose()
 
 
 def new_event(dialect: Dialect, bench: Bench) -> list[Result]:

