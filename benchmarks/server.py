@@ -20,8 +20,10 @@ from .servers import Servers
 
 WORKERS = 2
 CONNECTIONS = 16
-REQUESTS = 1500
-SMOKE_REQUESTS = 100
+SECONDS = 3
+"""Of load on each server in a round."""
+MOST = 3_000
+"""Deliveries that are signed in advance for them."""
 
 
 def whole_server(bench: Bench) -> list[Result]:
@@ -30,15 +32,15 @@ def whole_server(bench: Bench) -> list[Result]:
     ports = {module: _serve(bench.servers, module, url[module]) for module in modules}
     seconds: dict[str, list[float]] = {module: [] for module in modules}
     slowest: dict[str, list[float]] = {module: [] for module in modules}
-    count = SMOKE_REQUESTS if bench.smoke else REQUESTS
+    duration = 0.5 if bench.smoke else SECONDS
 
     for port in ports.values():
-        _load(port, count // 10)
+        _load(port, 0.5)
 
     for number in range(bench.rounds):
         for module in modules[:: -1 if number % 2 else 1]:
-            total, latencies = _load(ports[module], count)
-            seconds[module].append(total / count)
+            total, latencies = _load(ports[module], duration)
+            seconds[module].append(total / len(latencies))
             slowest[module].append(statistics.quantiles(latencies, n=100)[-1])
 
     name = f"gunicorn, {WORKERS} workers, {CONNECTIONS} connections, PostgreSQL"
@@ -90,25 +92,30 @@ def _serve(servers: Servers, module: str, url: str) -> int:
     raise RuntimeError("gunicorn does not listen.")
 
 
-def _load(port: int, count: int) -> tuple[float, list[float]]:
-    """Deliver so many new events.
+def _load(port: int, duration: float) -> tuple[float, list[float]]:
+    """Deliver new events for so many seconds.
 
     :return: seconds in all, and of each.
     """
     requests = [
-        http_request(event_id, event_body(event_id))
-        for event_id in (new_id() for _ in range(count))
+        http_request(event_id, event_body(event_id)) for event_id in (new_id() for _ in range(MOST))
     ]
     latencies: list[float] = []
     started = time.perf_counter()
-    asyncio.run(_deliver_all(port, iter(requests), latencies))
+    asyncio.run(_deliver_all(port, iter(requests), started + duration, latencies))
     return time.perf_counter() - started, latencies
 
 
-async def _deliver_all(port: int, requests: c.Iterator[bytes], latencies: list[float]) -> None:
+async def _deliver_all(
+    port: int, requests: c.Iterator[bytes], ends: float, latencies: list[float]
+) -> None:
     async def connection() -> None:
         for request in requests:
             started = time.perf_counter()
+
+            if started > ends:
+                break
+
             await _deliver(port, request)
             latencies.append(time.perf_counter() - started)
 
