@@ -158,7 +158,7 @@ def test_pay(shop: Served) -> None:
     assert page.verdict == (
         "Order A-1001 was paid exactly once: 1 row in the ledger. 1 delivery: 1 processed"
     )
-    assert "A-1001 solar lamp 5000 paid 1 ×" in page.text  # noqa: RUF001
+    assert "A-1001 solar lamp 5000 paid 1 ×" in page.text
 
 
 @pytest.mark.parametrize("threaded", [True, False])
@@ -199,7 +199,7 @@ def test_tampered(shop: Served) -> None:
 
     assert page.answers == ["401 refused"]
     assert page.verdict == ("Order A-1001 stays open: no row in the ledger. 1 delivery: 1 refused")
-    assert "A-1001 solar lamp 5000 open 0 ×" in page.text  # noqa: RUF001
+    assert "A-1001 solar lamp 5000 open 0 ×" in page.text
 
 
 def test_handler_fails_once(shop: Served) -> None:

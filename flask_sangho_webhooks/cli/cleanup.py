@@ -39,7 +39,7 @@ def _age(
 @click.option(
     "--batch-size",
     type=click.IntRange(1, 10_000),
-    default=1000,
+    default=5000,
     show_default=True,
     help="Records deleted in one transaction.",
 )

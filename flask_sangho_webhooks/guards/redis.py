@@ -151,7 +151,7 @@ class RedisGuard:
         self,
         older_than: dt.timedelta,
         *,
-        batch_size: int = 1000,
+        batch_size: int = 5000,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> int:

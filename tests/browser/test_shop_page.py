@@ -42,13 +42,13 @@ CONTRAST = """() => {
 def test_pay(visit: Visit) -> None:
     shop = visit()
     expect(shop.page.get_by_role("status")).to_contain_text("Press a button")
-    assert shop.order("A-1001")[3:] == ["open", "0 ×"]  # noqa: RUF001
+    assert shop.order("A-1001")[3:] == ["open", "0 ×"]
 
     shop.press("Pay")
 
     assert "A-1001 was paid exactly once" in shop.verdict
     assert shop.answers() == [PROCESSED]
-    assert shop.order("A-1001")[3:] == ["paid", "1 ×"]  # noqa: RUF001
+    assert shop.order("A-1001")[3:] == ["paid", "1 ×"]
     assert shop.ledger() == ["A-1001"]
     shop.screenshot("pay")
 
@@ -74,7 +74,7 @@ def test_tampered(visit: Visit) -> None:
 
     assert shop.answers() == [("401", "refused")]
     assert "A-1001 stays open: no row in the ledger." in shop.verdict
-    assert shop.order("A-1001")[3:] == ["open", "0 ×"]  # noqa: RUF001
+    assert shop.order("A-1001")[3:] == ["open", "0 ×"]
     assert shop.ledger() == []
     shop.screenshot("tampered")
 
@@ -86,7 +86,7 @@ def test_handler_fails_once(visit: Visit) -> None:
 
     assert shop.answers() == [("500", "failed"), PROCESSED]
     assert "A-1004 was paid exactly once" in shop.verdict
-    assert shop.order("A-1004")[3:] == ["paid", "1 ×"]  # noqa: RUF001
+    assert shop.order("A-1004")[3:] == ["paid", "1 ×"]
     assert shop.ledger() == ["A-1004"]
     shop.screenshot("handler-fails-once")
 
