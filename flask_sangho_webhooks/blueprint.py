@@ -11,6 +11,7 @@ import sys
 import typing as t
 
 from flask import Blueprint, current_app, Flask, g, request, Response
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from .errors import (
     EventInProgress,
@@ -135,6 +136,8 @@ def _read_body(limit: int) -> bytes:
             # A client that is still sending when the connection closes sees a reset in place of
             # the answer.
             collections.deque(_pieces(request.stream, MAX_DRAIN), maxlen=0)
+    except RequestEntityTooLarge:  # a Content-Length beyond even sys.maxsize
+        raise _too_large(limit) from None
     except Exception as error:  # each server has its own for a body that breaks off
         raise _unavailable(f"reading it failed with {type(error).__name__}. {_LOST}") from None
     finally:
@@ -146,7 +149,7 @@ def _read_body(limit: int) -> bytes:
     promised = request.content_length
 
     if len(body) > limit:
-        raise PayloadError(f"The body is larger than {limit} bytes.", "too_large")
+        raise _too_large(limit)
 
     if promised is not None and len(body) < promised:
         raise _unavailable(f"{len(body)} of {promised} bytes are there. {_LOST}")
@@ -169,6 +172,10 @@ def _pieces(stream: t.IO[bytes], size: int) -> c.Iterator[bytes]:
     while size > 0 and (piece := stream.read(min(size, 64 * 1024))):
         size -= len(piece)
         yield piece
+
+
+def _too_large(limit: int) -> PayloadError:
+    return PayloadError(f"The body is larger than {limit} bytes.", "too_large")
 
 
 def _unavailable(cause: str) -> PayloadError:

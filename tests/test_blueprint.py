@@ -117,6 +117,15 @@ def test_limits_of_the_app_are_for_its_own_routes(
     assert answer(response) == RECEIVED
 
 
+@pytest.mark.parametrize("length", [2**63 - 1, 2**63, 10**30])
+def test_promise_of_more_than_any_body(shop: Shop, length: int) -> None:
+    environ = {"CONTENT_LENGTH": str(length), "wsgi.input_terminated": True}
+
+    response = post(shop, sized_body(LIMIT + 1), environ=environ)
+
+    assert refusal(response) == (413, "too_large")
+
+
 @pytest.mark.parametrize("content_type", ["application/json", FORM, MULTIPART])
 def test_too_large_for_the_app_too(shop: Shop, content_type: str) -> None:
     shop.app.config["MAX_CONTENT_LENGTH"] = 10
