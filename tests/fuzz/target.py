@@ -1,0 +1,285 @@
+"""The endpoint, and everything that an input must not do to it."""
+
+from __future__ import annotations
+
+import collections
+import collections.abc as c
+import contextlib
+import logging
+import types
+import typing as t
+
+import sangho.resources.webhooks as sdk  # type: ignore[import-untyped]
+from flask import Flask, request
+from werkzeug.exceptions import HTTPException
+
+import flask_sangho_webhooks.signature as signature
+from flask_sangho_webhooks import Discard, Event, RetryLater, SanghoWebhooks
+
+from .answers import Answer, Expected
+from .bodies import PRIVATE, TYPES
+from .delivery import Delivery
+from .oracle import Accepted, MAX_BODY, NOW, Refused, SECRETS, Verdict, verdicts
+
+BATCH = 500
+"""Inputs between two looks into the store, which is emptied then."""
+
+
+class Finding(Exception):
+    """The endpoint did something else than it must."""
+
+
+class HandlerError(Exception):
+    """A handler's own."""
+
+
+class Target:
+    """An app with the extension, and a model of what it has to remember."""
+
+    def __init__(self) -> None:
+        self.inputs = 0
+        self.verified = 0
+        self.seen: collections.Counter[str] = collections.Counter()
+        self.batch: list[Delivery] = []
+        self._ran: list[str] = []
+        self._processed: dict[str, bool] = {}
+        self._touches = 0
+        self._records: list[logging.LogRecord] = []
+        self.app = Flask(__name__)
+        self.app.config["SANGHO_WEBHOOK_SECRET"] = list(SECRETS)
+        self.app.config["SANGHO_WEBHOOK_MAX_BODY"] = MAX_BODY
+        self._set_up()
+
+    # What a guard's own kind of target says.
+
+    def _make(self) -> SanghoWebhooks:
+        raise NotImplementedError
+
+    def _effect(self, event: Event) -> None:
+        """Let a handler have an effect."""
+
+    def _stored(self) -> tuple[list[str], list[str] | None]:
+        """The recorded ids, and the effects if they are in the store as well. Empties both."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the connections to the store."""
+
+    def touched(self, *_: object) -> None:
+        self._touches += 1
+
+    def _set_up(self) -> None:
+        webhooks = self._make()
+
+        @webhooks.on(TYPES["succeeds"])
+        def succeed(event: Event) -> None:
+            self._run(event)
+
+        @webhooks.on("invoice.*")
+        def discard(event: Event) -> None:
+            self._run(event)
+            raise Discard
+
+        @webhooks.on(TYPES["retries"])
+        def retry(event: Event) -> None:
+            self._run(event)
+            raise RetryLater(5)
+
+        @webhooks.on(TYPES["fails"])
+        def fail(event: Event) -> None:
+            self._run(event)
+            raise HandlerError
+
+        @self.app.before_request
+        def look_at_the_form() -> None:
+            if request.blueprint and request.method == "POST":
+                with contextlib.suppress(HTTPException):
+                    _ = request.form, request.files
+
+        self.app.register_blueprint(webhooks.blueprint)
+
+    @contextlib.contextmanager
+    def watch(self) -> c.Iterator[None]:
+        """Listen to all logs, and stop the clock by which signatures are verified."""
+        listener = _Listener(self._records)
+        root = logging.getLogger()
+        level = root.level
+        root.addHandler(listener)
+        root.setLevel(logging.INFO)
+        clock: t.Any = types.SimpleNamespace(time=lambda: float(NOW))
+        modules: list[t.Any] = [sdk, signature]
+        clocks = [module.time for module in modules]
+
+        try:
+            for module in modules:
+                module.time = clock
+
+            yield
+        finally:
+            for module, original in zip(modules, clocks, strict=True):
+                module.time = original
+
+            root.removeHandler(listener)
+            root.setLevel(level)
+
+    def _run(self, event: Event) -> None:
+        self._ran.append(event.id)
+        self._effect(event)
+
+    # One input.
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Send one input and compare the answer.
+
+        :raises Finding: naming what is wrong.
+        """
+        self.inputs += 1
+        self.batch.append(delivery)
+        self._ran.clear()
+        self._records.clear()
+        touches = self._touches
+        answer = self._call(delivery)
+        right = list(self._expected(delivery))
+        event_id, expected = next(
+            ((event_id, e) for event_id, e in right if e.matches(answer, self._ran)), (None, None)
+        )
+
+        if expected is None:
+            raise Finding(f"{answer}, handlers ran for {self._ran}; right: {right}")
+
+        if expected.touches is False and self._touches != touches:
+            raise Finding(f"{answer}, but the store was asked")
+
+        if event_id is not None and expected.recorded is not None:
+            self._processed.setdefault(event_id, expected.recorded)
+
+        self.seen[expected.name] += 1
+        self.verified += event_id is not None
+        self._check_words(delivery, answer, may_fail=expected.name == "failed")
+
+        if len(self.batch) >= BATCH:
+            self.check()
+
+    def check(self) -> None:
+        """Compare the store with the model, and empty both.
+
+        :raises Finding: if there is a row or key too many or too few.
+        """
+        ids, effects = self._stored()
+        right = sorted(self._processed)
+
+        if ids != right:
+            raise Finding(f"the store has {ids}, not {right}")
+
+        right = sorted(event_id for event_id, effect in self._processed.items() if effect)
+
+        if effects is not None and effects != right:
+            raise Finding(f"there are effects of {effects}, not {right}")
+
+        self._processed.clear()
+        self.batch.clear()
+
+    def _call(self, delivery: Delivery) -> Answer:
+        environ = delivery.environ()
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], *_: object) -> None:
+            started[:] = [(status, headers)]
+
+        try:
+            pieces = t.cast(t.Any, self.app)(environ, start_response)
+            body = b"".join(pieces)
+
+            if hasattr(pieces, "close"):
+                pieces.close()
+        except Exception as error:
+            raise Finding(f"{type(error).__name__} left the app: {error}") from error
+
+        if environ["wsgi.errors"].getvalue():
+            raise Finding(f"written to wsgi.errors: {environ['wsgi.errors'].getvalue()}")
+
+        status, headers = started[0]
+        return Answer(int(status[:3]), dict(headers), body)
+
+    def _expected(self, delivery: Delivery) -> c.Iterator[tuple[str | None, Expected]]:
+        if delivery.path.lstrip("/") not in ("webhook", "webhook/"):
+            for status in (404, 308, 405):
+                yield None, Expected(f"no route ({status})", status)
+        elif delivery.method.upper() != "POST":
+            status = 200 if delivery.method == "OPTIONS" else 405
+            yield None, Expected(f"no delivery ({status})", status)
+        else:
+            for verdict in verdicts(delivery):
+                yield self._outcome(verdict)
+
+        if delivery.header("Host") is not None:
+            for status in (400, 404):
+                yield None, Expected(f"host refused ({status})", status)
+
+    def _outcome(self, verdict: Verdict) -> tuple[str | None, Expected]:
+        if isinstance(verdict, Refused):
+            return None, Expected(verdict.reason, verdict.status, error=verdict.reason)
+
+        event_id = verdict.event_id
+        handler = _handler(verdict)
+
+        if handler == "unhandled":
+            return event_id, Expected(handler, 200, {"received": True, "handled": False})
+
+        if event_id in self._processed:
+            body = {"received": True, "duplicate": True}
+            return event_id, Expected("duplicate", 200, body, touches=None)
+
+        ran = [event_id]
+
+        if handler == "fails":
+            return event_id, Expected("failed", 500, ran=ran, touches=None)
+
+        if handler == "retries":
+            return event_id, Expected("retry", 503, error="retry_later", ran=ran, touches=None)
+
+        if handler == "discards":
+            body = {"received": True, "discarded": True}
+            return event_id, Expected("discarded", 200, body, None, ran, None, False)
+
+        return event_id, Expected("processed", 200, {"received": True}, None, ran, None, True)
+
+    def _check_words(self, delivery: Delivery, answer: Answer, *, may_fail: bool) -> None:
+        """Nothing private in logs and answers, and no traceback but the handler's own."""
+        lines = [answer.body.decode("latin-1")]
+
+        for record in self._records:
+            lines.append(record.getMessage())
+
+            if record.exc_info and not (may_fail and record.exc_info[0] is HandlerError):
+                raise Finding(f"a traceback in the log: {record.exc_info[1]!r}")
+
+        private = [*SECRETS, PRIVATE]
+        private += [digest for digest in _digests(delivery) if len(digest) > 15]
+
+        for line in lines:
+            if any(text in line for text in private):
+                raise Finding("the log or the answer shows a secret, a body or a signature")
+
+
+class _Listener(logging.Handler):
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append(record)
+
+
+def _handler(event: Accepted) -> str:
+    kinds = {event_type: kind for kind, event_type in TYPES.items()}
+
+    if event.event_type.startswith("invoice.") and event.event_type != "invoice.":
+        return "discards"
+
+    return kinds.get(event.event_type, "unhandled")
+
+
+def _digests(delivery: Delivery) -> list[str]:
+    header = delivery.header("Sangho-Signature") or ""
+    return [part.partition("=")[2].strip() for part in header.split(",")]

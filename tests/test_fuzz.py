@@ -1,0 +1,203 @@
+"""``tests/fuzz`` finds nothing in the endpoint, and finds each fault that is put there."""
+
+from __future__ import annotations
+
+import collections.abc as c
+import contextlib
+import logging
+import pathlib
+import random
+import typing as t
+
+import pytest
+from flask import g, request
+
+import flask_sangho_webhooks.blueprint
+import flask_sangho_webhooks.extension
+from flask_sangho_webhooks import Event, Outcome, RedisGuard, SQLGuard
+from flask_sangho_webhooks.extension import Endpoint
+
+from .fuzz.delivery import Delivery
+from .fuzz.generate import delivery
+from .fuzz.sources import Read
+from .fuzz.stores import target
+from .fuzz.target import Finding, HandlerError, Target
+
+INPUTS = 2_500
+PatchAttribute = c.Callable[[object, str, object], None]
+
+blueprint: t.Any = flask_sangho_webhooks.blueprint
+extension: t.Any = flask_sangho_webhooks.extension
+
+
+def fuzz(target: Target) -> None:
+    source = random.Random(1)
+
+    for _ in range(INPUTS):
+        target.deliver(delivery(Read(source.randbytes(400))))
+
+    target.check()
+
+
+@pytest.fixture(params=["sql", "redis"])
+def any_target(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> c.Iterator[Target]:
+    with target(request.param, tmp_path) as made:
+        yield made
+
+
+def test_endpoint_as_it_is(any_target: Target) -> None:
+    fuzz(any_target)
+
+    assert any_target.inputs == INPUTS
+    assert any_target.verified > INPUTS // 8
+    assert min(any_target.seen[kind] for kind in ("processed", "discarded", "retry", "failed")) > 20
+
+
+def test_input_can_be_stored() -> None:
+    made = delivery(Read(random.Random(2).randbytes(400)))
+
+    assert Delivery.load(made.dump()) == made
+
+
+# Ways to break the endpoint. Each is what somebody has published as a receiver of webhooks.
+
+
+def parse_first(patch: PatchAttribute) -> None:
+    verify = blueprint.verify
+
+    def verify_late(body: bytes, *arguments: t.Any) -> t.Any:
+        Event.from_body(body)
+        return verify(body, *arguments)
+
+    patch(blueprint, "verify", verify_late)
+
+
+def decode_body(patch: PatchAttribute) -> None:
+    verify = blueprint.verify
+    patch(blueprint, "verify", lambda body, *rest: verify(body.decode().encode(), *rest))
+
+
+def encode_header(patch: PatchAttribute) -> None:
+    verify = blueprint.verify
+
+    def verify_ascii(body: bytes, header: str | None, *rest: t.Any) -> t.Any:
+        return verify(body, (header or "").encode("ascii").decode(), *rest)
+
+    patch(blueprint, "verify", verify_ascii)
+
+
+def trust_what_is_unsigned(patch: PatchAttribute) -> None:
+    verify = blueprint.verify
+
+    def verify_if_signed(body: bytes, header: str | None, *rest: t.Any) -> t.Any:
+        return 0 if header is None else verify(body, header, *rest)
+
+    patch(blueprint, "verify", verify_if_signed)
+
+
+def accept_any_age(patch: PatchAttribute) -> None:
+    verify = blueprint.verify
+    patch(blueprint, "verify", lambda *arguments: verify(*arguments[:3], 10**12))
+
+
+def look_up_the_header_id(patch: PatchAttribute) -> None:
+    verified = blueprint._verified_event
+
+    def seen_first(endpoint: Endpoint) -> t.Any:
+        endpoint.guard.seen(request.headers.get("Sangho-Event-ID", ""))
+        return verified(endpoint)
+
+    patch(blueprint, "_verified_event", seen_first)
+
+
+def trust_the_header_id(patch: PatchAttribute) -> None:
+    from_body = Event.from_body
+
+    def other_id(body: bytes, header_id: str | None = None) -> t.Any:
+        event = from_body(body)
+        return event if header_id is None else Event(id=header_id, type=event.type)
+
+    patch(blueprint, "Event", type("Event", (), {"from_body": staticmethod(other_id)}))
+
+
+def log_the_signature(patch: PatchAttribute) -> None:
+    verified = blueprint._verified_event
+
+    def verbose(endpoint: Endpoint) -> t.Any:
+        logging.getLogger("shop").info("A delivery: %s", request.headers.get("Sangho-Signature"))
+        return verified(endpoint)
+
+    patch(blueprint, "_verified_event", verbose)
+
+
+def log_the_body(patch: PatchAttribute) -> None:
+    verified = blueprint._verified_event
+
+    def verbose(endpoint: Endpoint) -> t.Any:
+        logging.getLogger("shop").info("A delivery: %s", g.sangho_body)
+        return verified(endpoint)
+
+    patch(blueprint, "_verified_event", verbose)
+
+
+def log_a_traceback(patch: PatchAttribute) -> None:
+    reject = blueprint._reject
+
+    def report(*arguments: t.Any) -> t.Any:
+        logging.getLogger("shop").exception("refused")
+        return reject(*arguments)
+
+    patch(blueprint, "_reject", report)
+
+
+def run_twice(patch: PatchAttribute) -> None:
+    run_handlers = extension.run_handlers
+    patch(extension, "run_handlers", lambda handlers, *rest: run_handlers(handlers * 2, *rest))
+
+
+def record_nothing(patch: PatchAttribute) -> None:
+    def once(guard: object, event: Event, dispatch: c.Callable[[], None]) -> Outcome:
+        dispatch()
+        return Outcome.PROCESSED
+
+    patch(SQLGuard, "once", once)
+    patch(RedisGuard, "once", once)
+
+
+def record_what_failed(patch: PatchAttribute) -> None:
+    run_handlers = extension.run_handlers
+
+    def swallow(*arguments: t.Any) -> None:
+        with contextlib.suppress(HandlerError):
+            run_handlers(*arguments)
+
+    patch(extension, "run_handlers", swallow)
+
+
+SABOTAGES = [
+    parse_first,
+    decode_body,
+    encode_header,
+    trust_what_is_unsigned,
+    accept_any_age,
+    look_up_the_header_id,
+    trust_the_header_id,
+    log_the_signature,
+    log_the_body,
+    log_a_traceback,
+    run_twice,
+    record_nothing,
+    record_what_failed,
+]
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda function: function.__name__)
+def test_sabotage_is_found(
+    any_target: Target,
+    sabotage: c.Callable[[PatchAttribute], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sabotage(monkeypatch.setattr)
+
+    with pytest.raises(Finding):
+        fuzz(any_target)
