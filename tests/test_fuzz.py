@@ -120,6 +120,16 @@ def trust_the_header_id(patch: PatchAttribute) -> None:
     patch(blueprint, "Event", type("Event", (), {"from_body": staticmethod(other_id)}))
 
 
+def rewrite_the_body(patch: PatchAttribute) -> None:
+    from_body = Event.from_body
+
+    def rewritten(body: bytes, header_id: str | None = None) -> Event:
+        event = from_body(body, header_id)
+        return Event(id=event.id, type=event.type, payload={**event.payload, "data": {}}, body=body)
+
+    patch(blueprint, "Event", type("Event", (), {"from_body": staticmethod(rewritten)}))
+
+
 def log_the_signature(patch: PatchAttribute) -> None:
     verified = blueprint._verified_event
 
@@ -182,6 +192,7 @@ SABOTAGES = [
     accept_any_age,
     look_up_the_header_id,
     trust_the_header_id,
+    rewrite_the_body,
     log_the_signature,
     log_the_body,
     log_a_traceback,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import collections.abc as c
 import json
 import typing as t
+
+from flask_sangho_webhooks import Event
+
+from .oracle import Accepted
 
 
 class Answer(t.NamedTuple):
@@ -23,15 +26,21 @@ class Expected(t.NamedTuple):
     status: int
     body: dict[str, bool] | None = None
     error: str | None = None
-    ran: c.Sequence[str] = ()
-    touches: bool | None = False
-    """Whether the store may be asked."""
+    event: Accepted | None = None
+    runs: bool = False
+    """Whether a handler gets the event."""
 
-    recorded: bool | None = None
-    """Whether the event is remembered from now on, and whether its effect is."""
+    asks: bool = False
+    """Whether the store is asked."""
 
-    def matches(self, answer: Answer, ran: list[str]) -> bool:
-        if answer.status != self.status or ran != list(self.ran):
+    recorded: bool = False
+    has_effect: bool = False
+
+    def matches(self, answer: Answer, ran: list[Event]) -> bool:
+        """Whether this is the answer that was given, and nothing else was run."""
+        right = [self.event] if self.runs else []
+
+        if answer.status != self.status or [_read(event) for event in ran] != right:
             return False
 
         if self.body is None and self.error is None:
@@ -46,6 +55,11 @@ class Expected(t.NamedTuple):
             return bool(content == self.body)
 
         waits = "Retry-After" in answer.headers
-        return (
-            content["error"] == self.error and len(content) == 2 and waits == (self.status == 503)
+        return content.keys() == {"error", "message"} and (content["error"], waits) == (
+            self.error,
+            self.status == 503,
         )
+
+
+def _read(event: Event) -> Accepted:
+    return Accepted(event.id, event.type, event.payload, event.body)

@@ -53,6 +53,10 @@ def _event(choices: Choices) -> bytes:
     for name in choices.pick(((),) * 9 + (("id",), ("type",), ("data",), ("created", "livemode"))):
         del event[name]
 
+    if choices.number(0, 7) == 7:  # in another order
+        name = choices.pick(("id", "type", "data"))
+        event[name] = event.pop(name, None)
+
     if choices.number(0, 7) == 7:
         event[choices.pick(("id", "type", "data", "created", "api_version", "x"))] = choices.value()
 
@@ -96,7 +100,26 @@ def mutated(choices: Choices, body: bytes) -> bytes:
     return body
 
 
-_TOKENS = (b"\x00", b"\xff", b"\\ud800", b'"id":', b'"type":"x",', b"NaN", b"}", b"[[[[", b"1e999")
+_TOKENS = (
+    b'"data":',
+    b'"data" : {},',
+    b',"data":{}',
+    b'"x":{"data":',
+    b"\\u0061",
+    b'"',
+    b"\\",
+    b"{",
+    b"},",
+    b"\x00",
+    b"\xff",
+    b"\\ud800",
+    b'"id":',
+    b'"type":"x",',
+    b"NaN",
+    b"}",
+    b"[[[[",
+    b"1e999",
+)
 
 
 def _odd(choices: Choices) -> bytes:

@@ -35,6 +35,8 @@ class Accepted(t.NamedTuple):
 
     event_id: str
     event_type: str
+    payload: dict[str, t.Any]
+    body: bytes
 
 
 Verdict = Refused | Accepted
@@ -107,7 +109,7 @@ def _judge(delivery: Delivery, body: bytes) -> list[Verdict]:
     except (ValueError, OverflowError):
         return [MALFORMED]
 
-    verdict = _event(payload, delivery.header("Sangho-Event-ID"))
+    verdict = _event(payload, body, delivery.header("Sangho-Event-ID"))
 
     if verdict is not INVALID and not _is_strict(body):
         verdict = INVALID
@@ -131,7 +133,7 @@ def _construct(body: bytes, header: str | None) -> t.Any:
         return sdk.Webhooks.construct_event(body, harmless, list(SECRETS), TOLERANCE)
 
 
-def _event(payload: t.Any, header_id: str | None) -> Verdict:
+def _event(payload: t.Any, body: bytes, header_id: str | None) -> Verdict:
     if not isinstance(payload, dict):
         return INVALID
 
@@ -144,38 +146,16 @@ def _event(payload: t.Any, header_id: str | None) -> Verdict:
     if not _fits(event_id, 50) or not _fits(event_type, 100):
         return INVALID
 
-    return Accepted(t.cast(str, event_id), t.cast(str, event_type))
+    return Accepted(t.cast(str, event_id), t.cast(str, event_type), payload, body)
 
 
 def _fits(value: object, length: int) -> bool:
     return isinstance(value, str) and bool(re.fullmatch(f"{_PRINTABLE}{{1,{length}}}", value))
 
 
-class _Pairs(list[tuple[str, t.Any]]):
-    pass
-
-
 def _is_strict(body: bytes) -> bool:
-    """No member twice and no NaN, which the SDK lets through."""
+    """No member of the event twice and no NaN anywhere, which the SDK lets through."""
     constants: list[str] = []
-
-    try:
-        value = json.loads(body, object_pairs_hook=_Pairs, parse_constant=constants.append)
-    except RecursionError:
-        return True
-
-    todo = [value]
-
-    while todo:
-        value = todo.pop()
-
-        if isinstance(value, _Pairs):
-            names = [name for name, _ in value]
-            todo += [member for _, member in value]
-
-            if len(set(names)) < len(names):
-                return False
-        elif isinstance(value, list):
-            todo += value
-
-    return not constants
+    members = json.loads(body, object_pairs_hook=tuple, parse_constant=constants.append)
+    names = [name for name, _ in members]
+    return not constants and len(set(names)) == len(names)

@@ -19,7 +19,7 @@ from flask_sangho_webhooks import Discard, Event, RetryLater, SanghoWebhooks
 from .answers import Answer, Expected
 from .bodies import PRIVATE, TYPES
 from .delivery import Delivery
-from .oracle import Accepted, MAX_BODY, NOW, Refused, SECRETS, Verdict, verdicts
+from .oracle import Accepted, MAX_BODY, NOW, Refused, SECRETS, verdicts
 
 BATCH = 500
 """Inputs between two looks into the store, which is emptied then."""
@@ -41,7 +41,7 @@ class Target:
         self.verified = 0
         self.seen: collections.Counter[str] = collections.Counter()
         self.batch: list[Delivery] = []
-        self._ran: list[str] = []
+        self._ran: list[Event] = []
         self._processed: dict[str, bool] = {}
         self._touches = 0
         self._records: list[logging.LogRecord] = []
@@ -123,7 +123,7 @@ class Target:
             root.setLevel(level)
 
     def _run(self, event: Event) -> None:
-        self._ran.append(event.id)
+        self._ran.append(event)
         self._effect(event)
 
     # One input.
@@ -140,21 +140,21 @@ class Target:
         touches = self._touches
         answer = self._call(delivery)
         right = list(self._expected(delivery))
-        event_id, expected = next(
-            ((event_id, e) for event_id, e in right if e.matches(answer, self._ran)), (None, None)
-        )
+        expected = next((one for one in right if one.matches(answer, self._ran)), None)
 
         if expected is None:
             raise Finding(f"{answer}, handlers ran for {self._ran}; right: {right}")
 
-        if expected.touches is False and self._touches != touches:
+        if self._touches != touches and not expected.asks:
             raise Finding(f"{answer}, but the store was asked")
 
-        if event_id is not None and expected.recorded is not None:
-            self._processed.setdefault(event_id, expected.recorded)
+        if expected.event is not None:
+            self.verified += 1
+
+            if expected.recorded:
+                self._processed[expected.event.event_id] = expected.has_effect
 
         self.seen[expected.name] += 1
-        self.verified += event_id is not None
         self._check_words(delivery, answer, may_fail=expected.name == "failed")
 
         if len(self.batch) >= BATCH:
@@ -201,48 +201,49 @@ class Target:
         status, headers = started[0]
         return Answer(int(status[:3]), dict(headers), body)
 
-    def _expected(self, delivery: Delivery) -> c.Iterator[tuple[str | None, Expected]]:
+    def _expected(self, delivery: Delivery) -> c.Iterator[Expected]:
         if delivery.path.lstrip("/") not in ("webhook", "webhook/"):
             for status in (404, 308, 405):
-                yield None, Expected(f"no route ({status})", status)
+                yield Expected(f"no route ({status})", status)
         elif delivery.method.upper() != "POST":
             status = 200 if delivery.method == "OPTIONS" else 405
-            yield None, Expected(f"no delivery ({status})", status)
+            yield Expected(f"no delivery ({status})", status)
         else:
             for verdict in verdicts(delivery):
-                yield self._outcome(verdict)
+                if isinstance(verdict, Refused):
+                    yield Expected(verdict.reason, verdict.status, error=verdict.reason)
+                else:
+                    yield self._outcome(verdict)
 
         if delivery.header("Host") is not None:
             for status in (400, 404):
-                yield None, Expected(f"host refused ({status})", status)
+                yield Expected(f"host refused ({status})", status)
 
-    def _outcome(self, verdict: Verdict) -> tuple[str | None, Expected]:
-        if isinstance(verdict, Refused):
-            return None, Expected(verdict.reason, verdict.status, error=verdict.reason)
-
-        event_id = verdict.event_id
-        handler = _handler(verdict)
+    def _outcome(self, event: Accepted) -> Expected:
+        handler = _handler(event)
 
         if handler == "unhandled":
-            return event_id, Expected(handler, 200, {"received": True, "handled": False})
+            return Expected(handler, 200, {"received": True, "handled": False}, event=event)
 
-        if event_id in self._processed:
+        if event.event_id in self._processed:
             body = {"received": True, "duplicate": True}
-            return event_id, Expected("duplicate", 200, body, touches=None)
+            return Expected("duplicate", 200, body, event=event, asks=True)
 
-        ran = [event_id]
+        runs: t.Any = {"event": event, "runs": True, "asks": True}
 
         if handler == "fails":
-            return event_id, Expected("failed", 500, ran=ran, touches=None)
+            return Expected("failed", 500, **runs)
 
         if handler == "retries":
-            return event_id, Expected("retry", 503, error="retry_later", ran=ran, touches=None)
+            return Expected("retry", 503, error="retry_later", **runs)
 
         if handler == "discards":
             body = {"received": True, "discarded": True}
-            return event_id, Expected("discarded", 200, body, None, ran, None, False)
+            return Expected("discarded", 200, body, recorded=True, **runs)
 
-        return event_id, Expected("processed", 200, {"received": True}, None, ran, None, True)
+        return Expected(
+            "processed", 200, {"received": True}, recorded=True, has_effect=True, **runs
+        )
 
     def _check_words(self, delivery: Delivery, answer: Answer, *, may_fail: bool) -> None:
         """Nothing private in logs and answers, and no traceback but the handler's own."""
