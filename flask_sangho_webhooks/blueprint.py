@@ -8,11 +8,13 @@ import io
 import logging
 import math
 import sys
+import time
 import typing as t
 
 from flask import Blueprint, current_app, Flask, g, request, Response
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from ._log import outcome_extra
 from .errors import (
     EventInProgress,
     GuardUnavailable,
@@ -185,16 +187,17 @@ def _unavailable(cause: str) -> PayloadError:
 
 def _receive(webhooks: SanghoWebhooks) -> Response:
     endpoint = webhooks.endpoint()
+    started = time.monotonic()
 
     try:
         event = _verified_event(endpoint)
     except (SignatureError, PayloadError) as error:
-        return _reject(webhooks, error)
+        return _reject(webhooks, error, time.monotonic() - started)
 
     try:
         outcome = webhooks.receive(event)
     except (EventInProgress, GuardUnavailable, RetryLater) as error:
-        return _retry(endpoint, event, error)
+        return _retry(endpoint, event, error, time.monotonic() - started)
 
     status, body = _ANSWERS[outcome]
     return _answer(status, body)
@@ -225,30 +228,32 @@ def _verified_event(endpoint: Endpoint) -> Event:
     return Event.from_body(body, request.headers.get(EVENT_ID_HEADER))
 
 
-def _reject(webhooks: SanghoWebhooks, error: SignatureError | PayloadError) -> Response:
+def _reject(
+    webhooks: SanghoWebhooks, error: SignatureError | PayloadError, seconds: float
+) -> Response:
     logger.warning(
         "A delivery to %s was rejected (%s): %s%s",
         webhooks.name,
         error.reason,
         error,
         _HINTS.get(error.reason, "").format(prefix=webhooks.config_prefix),
-        extra={"outcome": error.reason},
+        extra=outcome_extra(error.reason, seconds=seconds),
     )
     send(delivery_rejected, webhooks=webhooks, reason=error.reason, status=error.status)
     return _error(error)
 
 
-def _retry(endpoint: Endpoint, event: Event, error: WebhookError) -> Response:
+def _retry(endpoint: Endpoint, event: Event, error: WebhookError, seconds: float) -> Response:
     logger.warning(
         "Event %s (%s) was not processed, and will be on a later delivery: %s",
         event.id,
         event.type,
         error,
-        extra={"event_id": event.id, "event_type": event.type, "outcome": error.reason},
+        extra=outcome_extra(error.reason, event, seconds),
     )
     response = _error(error)
-    seconds = error.seconds if isinstance(error, RetryLater) else endpoint.config.retry_after
-    response.headers["Retry-After"] = str(math.ceil(seconds))
+    wait = error.seconds if isinstance(error, RetryLater) else endpoint.config.retry_after
+    response.headers["Retry-After"] = str(math.ceil(wait))
     return response
 
 

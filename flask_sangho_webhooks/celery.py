@@ -14,6 +14,7 @@ import typing as t
 
 from flask import current_app, has_app_context
 
+from ._log import outcome_extra
 from .config import positive
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
@@ -157,6 +158,7 @@ def process_event(task: t.Any, **values: t.Any) -> str:
 
     is_last = time.time() >= arguments.give_up_at
     endpoint = None
+    started = time.monotonic()
 
     try:
         with _app_context(task.app):
@@ -180,6 +182,7 @@ def process_event(task: t.Any, **values: t.Any) -> str:
             raise
 
         failed = not isinstance(error, _NOT_FAILED)
+        became = error.reason if isinstance(error, _NOT_FAILED) else "retry"
         seconds = _delay(error, arguments.failures, endpoint)
         logger.log(
             logging.WARNING if failed else logging.INFO,
@@ -189,7 +192,7 @@ def process_event(task: t.Any, **values: t.Any) -> str:
             seconds,
             type(error).__name__,
             exc_info=error if failed else None,
-            extra={"event_id": event.id, "event_type": event.type},
+            extra=outcome_extra(became, event, time.monotonic() - started),
         )
         arguments = dataclasses.replace(arguments, failures=arguments.failures + failed)
         raise _again(task, arguments, event, seconds, error, endpoint) from error
@@ -258,7 +261,7 @@ def _give_up(app: celery.Celery, endpoint: Endpoint | None, event: Event, error:
         event.id,
         event.type,
         exc_info=error,
-        extra={"event_id": event.id, "event_type": event.type, "outcome": "given_up"},
+        extra=outcome_extra("given_up", event),
     )
 
     if endpoint is not None:

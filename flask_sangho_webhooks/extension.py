@@ -12,6 +12,7 @@ import typing as t
 from flask import current_app, Flask
 from flask_sqlalchemy import SQLAlchemy
 
+from ._log import outcome_extra
 from .config import Config
 from .dispatch import Callback, hold_back, holding_back, run_handlers
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
@@ -211,12 +212,14 @@ class SanghoWebhooks:
         if self.queue is None or not self._registry.match(event.type):
             return self.process(event)
 
+        started = time.monotonic()
+
         if self.endpoint().guard.seen(event.id):
-            self._finish(event, Outcome.DUPLICATE)
+            self._finish(event, Outcome.DUPLICATE, time.monotonic() - started)
             return Outcome.DUPLICATE
 
         self.queue.enqueue(self, event)
-        _log(event, Outcome.QUEUED)
+        _log(event, Outcome.QUEUED, time.monotonic() - started)
         return Outcome.QUEUED
 
     def process(self, event: Event) -> Outcome:
@@ -251,6 +254,9 @@ class SanghoWebhooks:
         except (EventInProgress, GuardUnavailable, RetryLater):
             raise
         except Exception as error:
+            extra = outcome_extra("failed", event, time.monotonic() - started)
+            kind = type(error).__name__
+            logger.warning("Event %s (%s): failed (%s)", event.id, event.type, kind, extra=extra)
             send(event_failed, webhooks=self, event=event, error=error)
             raise
 
@@ -266,7 +272,7 @@ class SanghoWebhooks:
         """
         hold_back(function)
 
-    def _finish(self, event: Event, outcome: Outcome, seconds: float = 0) -> None:
+    def _finish(self, event: Event, outcome: Outcome, seconds: float) -> None:
         _log(event, outcome, seconds)
 
         if outcome is Outcome.DUPLICATE:
@@ -286,10 +292,5 @@ def _log(event: Event, outcome: Outcome, seconds: float = 0) -> None:
         event.id,
         event.type,
         outcome.value,
-        extra={
-            "event_id": event.id,
-            "event_type": event.type,
-            "outcome": outcome.value,
-            "duration_ms": round(seconds * 1000, 3),
-        },
+        extra=outcome_extra(outcome.value, event, seconds),
     )
