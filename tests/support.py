@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc as c
 import json
 import typing as t
 
@@ -37,7 +38,8 @@ class Shop:
     """An app, its database with one table ``grant``, and the extension.
 
     Enter it to create the tables, leave it to close the connections. Register handlers with
-    ``shop.webhooks.on``. ``shop.grant(note)`` is an effect; ``shop.grants()`` and
+    ``shop.webhooks.on``. ``beside`` sets up something else on the app before the blueprint is
+    registered. ``shop.grant(note)`` is an effect; ``shop.grants()`` and
     ``shop.recorded()`` look at the database from another connection.
     """
 
@@ -47,6 +49,7 @@ class Shop:
         *,
         config: dict[str, t.Any] | None = None,
         session_options: dict[str, t.Any] | None = None,
+        beside: c.Callable[[Flask], object] | None = None,
         **options: t.Any,
     ) -> None:
         self.url = url
@@ -63,6 +66,10 @@ class Shop:
             {"SQLALCHEMY_DATABASE_URI": url, "SANGHO_WEBHOOK_SECRET": SECRET, **(config or {})}
         )
         db.init_app(self.app)
+
+        if beside is not None:
+            beside(self.app)
+
         self.app.register_blueprint(self.webhooks.blueprint)
         self._observer = sa.create_engine(url, poolclass=sa.NullPool)
 

@@ -1,0 +1,1 @@
+"""Recipes of the documentation, as they stand there, run by the tests."""
