@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import io
 import logging
 import pathlib
 import random
+import sys
 import typing as t
 
 import pytest
 from flask import g, request
+from werkzeug.exceptions import HTTPException
 
 import flask_sangho_webhooks.blueprint
 import flask_sangho_webhooks.extension
@@ -98,6 +101,20 @@ def trust_what_is_unsigned(patch: PatchAttribute) -> None:
 def accept_any_age(patch: PatchAttribute) -> None:
     verify = blueprint.verify
     patch(blueprint, "verify", lambda *arguments: verify(*arguments[:3], 10**12))
+
+
+def read_everything(patch: PatchAttribute) -> None:
+    read_body = blueprint._read_body
+
+    def read(limit: int) -> t.Any:
+        request.max_content_length = sys.maxsize
+
+        with contextlib.suppress(HTTPException):
+            request.stream = io.BytesIO(request.stream.read())
+
+        return read_body(limit)
+
+    patch(blueprint, "_read_body", read)
 
 
 def look_up_the_header_id(patch: PatchAttribute) -> None:
@@ -190,6 +207,7 @@ SABOTAGES = [
     encode_header,
     trust_what_is_unsigned,
     accept_any_age,
+    read_everything,
     look_up_the_header_id,
     trust_the_header_id,
     rewrite_the_body,

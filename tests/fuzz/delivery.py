@@ -11,6 +11,8 @@ import zlib
 
 Environ = dict[str, t.Any]
 
+_FILLING = b"x" * 65536
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Delivery:
@@ -31,6 +33,9 @@ class Delivery:
     piece: int = 65536
     """The most that one read gives."""
 
+    more: int = 0
+    """Bytes that follow the body, which are nowhere in memory."""
+
     breaks: bool = False
     """Whether the connection is reset at the end of the body."""
 
@@ -45,7 +50,7 @@ class Delivery:
             "SERVER_PROTOCOL": "HTTP/1.1",
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
-            "wsgi.input": _Stream(self),
+            "wsgi.input": Stream(self),
             "wsgi.errors": io.StringIO(),
             "wsgi.multithread": False,
             "wsgi.multiprocess": False,
@@ -82,11 +87,13 @@ class Delivery:
         return cls(body=fields.pop("body").encode("latin-1"), headers=headers, **fields)
 
 
-class _Stream(io.RawIOBase):
+class Stream(io.RawIOBase):
     """The body in pieces, and nothing past the end that a server would wait at for ever."""
 
     def __init__(self, delivery: Delivery) -> None:
+        self.read_bytes = 0
         self._buffer = io.BytesIO(delivery.body)
+        self._more = delivery.more
         self._piece = delivery.piece
         self._breaks = delivery.breaks
 
@@ -94,10 +101,16 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, target: t.Any) -> int:
-        piece = self._buffer.read(min(len(target), self._piece))
+        size = min(len(target), self._piece)
+        piece = self._buffer.read(size)
+
+        if not piece and self._more:
+            piece = _FILLING[: min(size, self._more)]
+            self._more -= len(piece)
 
         if not piece and self._breaks:
             raise ConnectionResetError("reset by the fuzzer")
 
         target[: len(piece)] = piece
+        self.read_bytes += len(piece)
         return len(piece)

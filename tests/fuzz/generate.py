@@ -11,7 +11,7 @@ from flask_sangho_webhooks.testing import sign
 
 from .bodies import any_body, Choices, mutated
 from .delivery import Delivery
-from .oracle import NOW, SECRETS
+from .oracle import MAX_BODY, NOW, SECRETS
 
 
 def delivery(choices: Choices) -> Delivery:
@@ -25,7 +25,8 @@ def delivery(choices: Choices) -> Delivery:
         body = mutated(choices, body)
 
     method, path = choices.pick(_ROUTES)
-    length: str | None = str(len(body))
+    more = choices.pick(_MORE) if len(body) > MAX_BODY - 2 else 0
+    length: str | None = str(len(body) + more)
     length = choices.pick((length,) * 80 + (None, "0", str(len(body) + 1)) + _LENGTHS)
     chunked = choices.pick(_OFTEN_NOT)
 
@@ -40,6 +41,7 @@ def delivery(choices: Choices) -> Delivery:
         path=path,
         length=length,
         terminated=choices.pick((True, True, True, False)),
+        more=more,
         piece=choices.pick((65536, 65536, 1000, 7)) if len(body) < 4096 else 65536,
         breaks=choices.number(0, 30) == 30,
     )
@@ -52,6 +54,7 @@ _ROUTES = (
     + (("GET", "/webhook"), ("HEAD", "/webhook"), ("OPTIONS", "/webhook"), ("PUT", "/webhook"))
     + (("post", "/webhook"), ("POST", "/"), ("POST", "/webhook/\xff"), ("POST", "//webhook"))
 )
+_MORE = (0,) * 5 + (256 * 1024 * 1024,)
 _LENGTHS = ("", "-1", "+5", "1e3", "\xb2", " 12 ", "9" * 30, str(2**63 - 1), "9" * 5000, "5,5")
 _CODINGS = ("chunked",) * 6 + ("Chunked", "gzip, chunked", "xchunked", "identity", "", "\xe9")
 

@@ -17,6 +17,11 @@ SECRETS = ("whsec_fuzz_new_e0b1", "whsec_fuzz_old_77aa")
 TOLERANCE = 300
 MAX_BODY = 64 * 1024
 
+MAX_READ = 40 * 1024 * 1024
+"""Bytes of one request. What is too large is read on for a while, for the client to see the answer,
+but not to the end.
+"""
+
 DEEP = 300
 """Open brackets. How many more a parser takes depends on the stack that it is called on."""
 
@@ -66,7 +71,8 @@ def _readings(delivery: Delivery) -> list[bytes | Refused]:
     coding = delivery.header("Transfer-Encoding") or ""
     chunked = coding.strip().lower() == "chunked"
     promised = None if chunked else _length(delivery.length)
-    body = delivery.body if delivery.terminated else delivery.body[: promised or 0]
+    body = delivery.body + b"x" * min(delivery.more, MAX_BODY)
+    body = body if delivery.terminated else body[: promised or 0]
 
     if "chunked" in coding.lower() and not chunked:
         return [body, delivery.body, b"", TOO_LARGE, UNAVAILABLE]

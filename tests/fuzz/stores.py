@@ -32,6 +32,7 @@ class SQLTarget(Target):
         webhooks = SanghoWebhooks(db)
 
         with self.app.app_context():
+            sa.event.listen(db.engine, "connect", _do_not_wait_for_the_disk)
             db.create_all()
             sa.event.listen(db.engine, "before_cursor_execute", self.touched)
 
@@ -54,6 +55,10 @@ class SQLTarget(Target):
     def close(self) -> None:
         with self.app.app_context():
             self._db.engine.dispose()
+
+
+def _do_not_wait_for_the_disk(connection: t.Any, _: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 class RedisTarget(Target):

@@ -19,7 +19,7 @@ from flask_sangho_webhooks import Discard, Event, RetryLater, SanghoWebhooks
 from .answers import Answer, Expected
 from .bodies import PRIVATE, TYPES
 from .delivery import Delivery
-from .oracle import Accepted, MAX_BODY, NOW, Refused, SECRETS, verdicts
+from .oracle import Accepted, MAX_BODY, MAX_READ, NOW, Refused, SECRETS, verdicts
 
 BATCH = 500
 """Inputs between two looks into the store, which is emptied then."""
@@ -194,6 +194,9 @@ class Target:
                 pieces.close()
         except Exception as error:
             raise Finding(f"{type(error).__name__} left the app: {error}") from error
+
+        if environ["wsgi.input"].read_bytes > MAX_READ:
+            raise Finding(f"{environ['wsgi.input'].read_bytes} bytes of the body were read")
 
         if environ["wsgi.errors"].getvalue():
             raise Finding(f"written to wsgi.errors: {environ['wsgi.errors'].getvalue()}")

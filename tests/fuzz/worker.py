@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import collections.abc as c
 import dataclasses
-import gc
 import os
 import pathlib
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -17,7 +17,7 @@ import typing as t
 import warnings
 
 MAX_GROWTH = 64
-"""MiB that a process may grow by, from a tenth of its inputs to the end."""
+"""MiB that the peak of a process's memory may grow by, from a tenth of its inputs to the end."""
 
 CHUNK = 2_500
 """Inputs of one run of hypothesis, which keeps all of a run in memory."""
@@ -39,7 +39,7 @@ class Run:
             self._stop(error)
 
         if self._start is None and self.target.inputs >= self.inputs // 10:
-            self._start = resident()
+            self._start = peak()
 
     def finish(self) -> t.NoReturn:
         target = self.target
@@ -49,10 +49,10 @@ class Run:
         except Exception as error:
             self._stop(error)
 
-        gc.collect()
-        growth = resident() - (self._start or 0)
+        growth = peak() - (self._start or 0)
         kinds = ", ".join(f"{name} {count}" for name, count in target.seen.most_common())
-        say(f"{self._label}: {target.inputs} inputs, {target.verified} verified, {growth:+.1f} MiB")
+        counts = f"{target.inputs} inputs, {target.verified} verified"
+        say(f"{self._label}: {counts}, peak memory {growth:+.1f} MiB")
         say(f"  {kinds}")
 
         if growth > MAX_GROWTH:
@@ -77,14 +77,10 @@ class Run:
         leave(1)
 
 
-def resident() -> float:
-    """MiB of memory that the process has now."""
-    try:
-        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def peak() -> float:
+    """MiB of memory that the process has had at most."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 def say(line: str) -> None:
