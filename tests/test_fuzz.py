@@ -26,7 +26,7 @@ from .fuzz.sources import Read
 from .fuzz.stores import target
 from .fuzz.target import Finding, HandlerError, Target
 
-INPUTS = 2_500
+INPUTS = 1_500
 PatchAttribute = c.Callable[[object, str, object], None]
 
 blueprint: t.Any = flask_sangho_webhooks.blueprint
@@ -53,7 +53,7 @@ def test_endpoint_as_it_is(any_target: Target) -> None:
 
     assert any_target.inputs == INPUTS
     assert any_target.verified > INPUTS // 8
-    assert min(any_target.seen[kind] for kind in ("processed", "discarded", "retry", "failed")) > 20
+    assert min(any_target.seen[kind] for kind in ("processed", "discarded", "retry", "failed")) > 10
 
 
 def test_input_can_be_stored() -> None:

@@ -48,7 +48,15 @@ def main() -> int:
     ]
 
     with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        statuses = list(pool.map(_run, [[*job, "--seed", str(seed)] for job in jobs]))
+        statuses = list(
+            pool.map(
+                _run,
+                [
+                    [*job, "--seed", str(seed * len(jobs) + number)]
+                    for number, job in enumerate(jobs)
+                ],
+            )
+        )
 
     seconds = time.monotonic() - started
     failed = sum(status != 0 for status in statuses)
