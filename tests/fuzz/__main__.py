@@ -31,8 +31,7 @@ def main() -> int:
     started = time.monotonic()
 
     if arguments.replay:
-        jobs = [["replay", guard, "--replay", arguments.replay] for guard in GUARDS]
-        return max(map(_run, jobs))
+        return max(_run(["replay", guard, "--replay", arguments.replay]) for guard in GUARDS)
 
     seed = random.randrange(1_000_000) if arguments.seed is None else arguments.seed
     shares = {"hypothesis": 0.3, "atheris": 0.7}
@@ -42,25 +41,21 @@ def main() -> int:
         shares = {"hypothesis": 1.0}
 
     jobs = [
-        [engine, guard, "--inputs", str(math.ceil(share * arguments.inputs / len(GUARDS)))]
+        (engine, guard, math.ceil(share * arguments.inputs / len(GUARDS)))
         for engine, share in shares.items()
         for guard in GUARDS
     ]
+    commands = [
+        [engine, guard, "--inputs", str(inputs), "--seed", str(seed * len(jobs) + number)]
+        for number, (engine, guard, inputs) in enumerate(jobs)
+    ]
 
     with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        statuses = list(
-            pool.map(
-                _run,
-                [
-                    [*job, "--seed", str(seed * len(jobs) + number)]
-                    for number, job in enumerate(jobs)
-                ],
-            )
-        )
+        statuses = list(pool.map(_run, commands))
 
     seconds = time.monotonic() - started
     failed = sum(status != 0 for status in statuses)
-    total = sum(int(job[-1]) for job in jobs)
+    total = sum(inputs for _, _, inputs in jobs)
     verdict = f"{failed} of {len(jobs)} runs FAILED" if failed else "no finding"
     say(f"fuzz: {total} inputs, seed {seed}, {seconds:.0f} s: {verdict}")
     return 1 if failed else 0

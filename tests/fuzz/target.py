@@ -143,7 +143,8 @@ class Target:
         expected = next((one for one in right if one.matches(answer, self._ran)), None)
 
         if expected is None:
-            raise Finding(f"{answer}, handlers ran for {self._ran}; right: {right}")
+            logged = [record.exc_info[1] for record in self._records if record.exc_info]
+            raise Finding(f"{answer}, ran {self._ran}, logged {logged}; right: {right}")
 
         if self._touches != touches and not expected.asks:
             raise Finding(f"{answer}, but the store was asked")
