@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -29,6 +30,17 @@ def end_with_the_tests() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+class OutcomeNotes(logging.Handler):
+    """Notes the outcomes in the log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values = vars(record)
+
+        if "outcome" in values and values["event_type"] and values["duration_ms"] >= 0:
+            shop._note("outcomes", values["event_id"], values["outcome"])
+
+
+logging.getLogger("flask_sangho_webhooks").addHandler(OutcomeNotes())
 threading.Thread(target=end_with_the_tests, daemon=True).start()
 
 __all__: t.Final = ["app"]

@@ -148,6 +148,8 @@ def test_failed_event_is_tried_again(shop: CeleryShop) -> None:
     assert 0.4 < second - first < third - second
     assert shop.effects("evt_fails") == 1
     assert shop.failures("evt_fails") == [False, False]
+    attempts = ["failed", "retry"] * 2
+    wait(lambda: shop.notes("outcomes", "evt_fails") == [*attempts, "processed"])
 
 
 def test_event_is_tried_again_when_the_handler_wants(shop: CeleryShop) -> None:
@@ -158,6 +160,7 @@ def test_event_is_tried_again_when_the_handler_wants(shop: CeleryShop) -> None:
     assert 2 <= second - first < 5
     assert shop.effects("evt_later") == 1
     assert shop.failures("evt_later") == []
+    wait(lambda: shop.notes("outcomes", "evt_later") == ["retry_later", "processed"])
 
 
 def test_discarded_event_is_not_tried_again(shop: CeleryShop) -> None:
@@ -172,6 +175,7 @@ def test_event_older_than_48_hours_is_given_up(shop: CeleryShop) -> None:
     deliver(shop, "evt_old", fails=9, created=created)
     wait(lambda: shop.failures("evt_old") == [False, True])
     wait_for_log(shop, "evt_old", "was given up", 1)
+    assert shop.notes("outcomes", "evt_old") == ["failed", "given_up"]
     time.sleep(2)
 
     assert len(shop.runs("evt_old")) == 1
