@@ -231,11 +231,18 @@ def test_second_handler_fails(shop: Shop) -> None:
     succeeds(shop, ["first", "second"])
 
 
-def test_discard_undoes_commits_and_records(shop: Shop) -> None:
+@pytest.mark.parametrize("step", ["add", "flush", "commit", "rollback"])
+def test_discard_undoes_everything_and_records(shop: Shop, step: str) -> None:
     @shop.webhooks.on(TYPE)
     def handler(event: Event) -> None:
         shop.grant("undone")
-        shop.db.session.commit()
+
+        if step == "rollback":
+            shop.db.session.flush()
+
+        if step != "add":
+            getattr(shop.db.session, step)()
+
         raise Discard("never")
 
     assert shop.deliver().json == {"received": True, "discarded": True}

@@ -210,7 +210,9 @@ class SQLGuard:
         event in a transaction of its own. Another delivery may claim it in between.
         """
         with unavailable():
-            own.current.rollback()
+            if own.current.is_active:  # the session's own rollback may have been the guard's
+                own.current.rollback()
+
             own.begin_again()
 
             if self._claim(own, event) is Claim.DUPLICATE:
