@@ -8,6 +8,7 @@ import contextlib
 import logging
 import types
 import typing as t
+import warnings
 
 import sangho.resources.webhooks as sdk  # type: ignore[import-untyped]
 from flask import Flask, request
@@ -188,8 +189,10 @@ class Target:
             started[:] = [(status, headers)]
 
         try:
-            pieces = t.cast(t.Any, self.app)(environ, start_response)
-            body = b"".join(pieces)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # hypothesis has filters of its own
+                pieces = t.cast(t.Any, self.app)(environ, start_response)
+                body = b"".join(pieces)
 
             if hasattr(pieces, "close"):
                 pieces.close()

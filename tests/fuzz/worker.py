@@ -14,7 +14,6 @@ import sys
 import tempfile
 import traceback
 import typing as t
-import warnings
 
 MAX_GROWTH = 64
 """MiB that the peak of a process's memory may grow by, from a tenth of its inputs to the end."""
@@ -171,7 +170,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replay", type=pathlib.Path)
     arguments = parser.parse_args()
-    warnings.simplefilter("error")
     folder = tempfile.TemporaryDirectory(prefix="sangho-fuzz-")
     _clean_up.append(folder.cleanup)
 
