@@ -107,7 +107,13 @@ class Proxy:
 
         if not self.silent:
             address = (self._target.hostname or "127.0.0.1", self._target.port or 0)
-            server = _Side(socket.create_connection(address), client)
+
+            try:
+                server = _Side(socket.create_connection(address), client)
+            except OSError:  # it is down
+                self._close(client)
+                return
+
             client.peer = server
             self._open(server)
 

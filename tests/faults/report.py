@@ -1,0 +1,99 @@
+"""The table, on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+
+from .scenario import Result
+
+RESULTS = pathlib.Path(__file__).parent / "RESULTS.md"
+MAX_SHOWN = 10
+
+HEADER = (
+    "receiver and store",
+    "events",
+    "deliveries",
+    "SIGKILLs",
+    "connections killed",
+    "restarts",
+    "lost",
+    "doubled",
+    "half-done",
+    "seconds",
+)
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    if result.skipped:
+        return (result.name, f"skipped: {result.skipped}", *[""] * (len(HEADER) - 2))
+
+    verdict = result.verdict
+    doubled = str(verdict.count("doubled"))
+
+    if verdict.explained:
+        doubled += f" (+{len(verdict.explained)} explained)"
+
+    return (
+        result.name,
+        f"{result.events:,}",
+        f"{result.deliveries:,}",
+        str(result.kills),
+        str(result.connections),
+        str(result.restarts),
+        str(verdict.count("lost")),
+        doubled,
+        str(verdict.count("half_done")),
+        f"{result.seconds:.0f}",
+    )
+
+
+def _markdown(results: list[Result]) -> str:
+    rows = [HEADER, *map(_row, results)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    ruler = "| " + " | ".join("-" * width for width in widths) + " |"
+    return "\n".join([lines[0], ruler, *lines[1:]])
+
+
+def _notes(results: list[Result]) -> str:
+    return "\n".join(f"- {result.name}: {note}" for result in results for note in result.notes)
+
+
+def print_findings(result: Result) -> None:
+    """What is wrong with one scenario, and what is explained."""
+    verdict = result.verdict
+
+    for title, findings in (("", verdict.findings), ("explained: ", verdict.explained)):
+        shown = 3 if result.expects_findings else MAX_SHOWN
+
+        for finding in findings[:shown]:
+            print(f"  {title}{finding.kind} {finding.event_id}: {finding.text}")
+
+        if len(findings) > shown:
+            print(f"  {title}… and {len(findings) - shown} more")
+
+    for problem in result.problems:
+        print(f"  {problem}")
+
+    for note in result.notes:
+        print(f"  {note}")
+
+    print(f"  {'FAILED' if result.failed else 'ok'}, {result.seconds:.0f} s", flush=True)
+
+
+def print_table(results: list[Result], seed: int, command: str, seconds: float) -> None:
+    print(f"\n{_markdown(results)}\n\nSeed {seed}, {seconds:.0f} s: {command}", flush=True)
+
+
+def write_results(results: list[Result], seed: int, command: str, seconds: float) -> None:
+    RESULTS.write_text(
+        "# Under faults\n\n"
+        f"Written by `{command}` with seed {seed}, in {seconds:.0f} seconds on"
+        f" {os.cpu_count()} cores, Python {platform.python_version()}.\n\n"
+        f"{_markdown(results)}\n\n{_notes(results)}\n"
+    )
