@@ -75,6 +75,11 @@ class Proxy:
         self._loss = loss, command
 
     @property
+    def connections(self) -> int:
+        """How many there are."""
+        return sum(side.is_client for side in list(self._sides))
+
+    @property
     def has_lost(self) -> bool:
         return self._loss is None
 

@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 
+from .catalogue import make_scenarios, NAMES
 from .report import print_findings, print_table, write_results
 from .scenario import Result
-from .scenarios import make_scenarios, NAMES
 
 
 def main() -> int:

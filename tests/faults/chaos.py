@@ -10,6 +10,7 @@ import time
 import typing as t
 
 from ..proxy import Loss, Proxy
+from .brokers import Broker
 from .databases import Database
 from .journal import Journal
 from .sender import Progress, ROTATION
@@ -122,6 +123,14 @@ class Chaos:
 
         return killed
 
+    def break_broker(self, broker: Broker, *, connections: int, restarts: int) -> None:
+        """Close all connections so many times, and stop and start the broker."""
+        self.spread("kill connections", connections, broker.kill_connections)
+
+        for number in range(restarts):
+            share = (number + 0.5) / restarts * _LATEST
+            self.at(share, "restart", lambda crash=number % 2: broker.restart(bool(crash)))
+
     def break_wire(self, proxy: SlowProxy, *, losses: int, delays: int, command: bytes) -> None:
         """Lose requests with a command or their replies, and hold everything up."""
 
@@ -129,7 +138,7 @@ class Chaos:
             loss: Loss = self.rng.choice(("request", "reply"))
             proxy.lose(loss, command)
 
-        self.spread("lose COMMIT", losses, lose)
+        self.spread(f"lose {command.decode()}", losses, lose)
         self.spread("delay", delays, lambda: proxy.delay(self.rng.uniform(0.05, 0.4)))
 
 

@@ -36,7 +36,7 @@ POINTS: t.Final[tuple[Point | None, ...]] = (
 )
 
 TYPE = "payment_intent.succeeded"
-TRANSACTIONAL: t.Final[tuple[Behaviour, ...]] = ("commits_and_raises",)
+TRANSACTIONAL: t.Final[tuple[Behaviour, ...]] = ("commits", "commits_and_raises")
 """What only a guard in the handlers' own transaction can undo."""
 
 _FORGED = 0xF

@@ -13,7 +13,7 @@ import typing as t
 from .app import create_tables, TABLE
 from .chaos import Chaos, SlowProxy
 from .checker import check, Explain, Verdict
-from .databases import Database, SQLite
+from .databases import Database, SQLite, Unavailable
 from .journal import Journal, new_journal
 from .ledger import read_books
 from .plan import make_events, Profile
@@ -55,6 +55,9 @@ class Result:
 
     @property
     def failed(self) -> bool:
+        if self.skipped:
+            return False
+
         return bool(self.problems) or bool(self.verdict.findings) != self.expects_findings
 
 
@@ -92,6 +95,8 @@ class Scenario:
         try:
             with contextlib.ExitStack() as stack:
                 self._run(stack)
+        except Unavailable as error:
+            self.result.skipped = str(error)
         finally:
             self.journal.close()
 
@@ -133,6 +138,7 @@ class Scenario:
     # -- for subclasses ---------------------------------------------------------
 
     records_in_database = True
+    breaks_database = True
 
     def set_up(self, stack: contextlib.ExitStack) -> None:
         """Start what the receiver needs besides the database."""
@@ -168,7 +174,7 @@ class Scenario:
         chaos.reload(server, faults.reloads)
         chaos.rotate_secret(server, self.settings)
 
-        if self.proxy is not None:
+        if self.proxy is not None and self.breaks_database:
             chaos.break_wire(
                 self.proxy, losses=faults.losses, delays=faults.delays, command=b"COMMIT"
             )

@@ -1,19 +1,25 @@
-"""Every scenario, in its full and in its short form."""
+"""The scenarios that need more than a database."""
 
 from __future__ import annotations
 
-import collections.abc as c
-import dataclasses
-import pathlib
+import contextlib
+import functools
+import time
 import typing as t
 
-from .databases import Database, MariaDB, PostgreSQL, SQLite, Unavailable
-from .plan import Behaviour, Profile
-from .scenario import Faults, Result, Scenario
+import kombu
+import sqlalchemy as sa
 
+from .app import TABLE
+from .brokers import Broker, RabbitMQ, Valkey
+from .causes import Causes
+from .chaos import Chaos, SlowProxy
+from .checker import Explain
+from .scenario import Receiver, Result, Scenario
+from .server import kill_one
+from .worker import Worker
 
-class SQLScenario(Scenario):
-    """The guard in the database."""
+_SETTLE_TIMEOUT = 60
 
 
 class NaiveScenario(Scenario):
@@ -26,63 +32,109 @@ class NaiveScenario(Scenario):
 
 
 class ChecksThenRecords(NaiveScenario):
-    receiver = "checks_then_records"
+    receiver: Receiver = "checks_then_records"
 
 
 class RecordsThenHandles(NaiveScenario):
-    receiver = "records_then_handles"
+    receiver: Receiver = "records_then_handles"
 
 
-SCENARIOS: dict[str, tuple[type[Scenario], str, type[Database]]] = {
-    "postgresql": (SQLScenario, "SQLGuard, PostgreSQL", PostgreSQL),
-    "mariadb": (SQLScenario, "SQLGuard, MariaDB", MariaDB),
-    "sqlite": (SQLScenario, "SQLGuard, SQLite", SQLite),
-    "checks": (ChecksThenRecords, "naive: check, handle, record", PostgreSQL),
-    "records": (RecordsThenHandles, "naive: record, handle", PostgreSQL),
-}
-NAMES = tuple(SCENARIOS)
+class RedisScenario(Scenario):
+    """The guard in Redis. The books are in PostgreSQL, which nothing happens to."""
 
-# What needs a receiver that knows more than exceptions.
-_NOT_NAIVE: tuple[Behaviour, ...] = ("discards", "retries_later", "commits_and_raises")
+    receiver: Receiver = "redis"
+    records_in_database = False
+    breaks_database = False
 
+    def set_up(self, stack: contextlib.ExitStack) -> None:
+        self.broker = stack.enter_context(Valkey(self.folder))
+        self.redis_proxy = stack.enter_context(SlowProxy(self.broker.url))
 
-def _size(name: str, short: bool) -> tuple[Profile, Faults]:
-    if name in ("checks", "records"):
-        count = 200 if short else 1000
-        return (
-            Profile(count, dies=count // 10, sleeps=count // 50, without=_NOT_NAIVE),
-            Faults(kills=count // 50, connections=10, restarts=1, losses=5, delays=2),
-        )
+    def more_settings(self) -> dict[str, t.Any]:
+        return {"redis_url": self.redis_proxy.url}
 
-    if short:
-        profile = Profile(300, dies=20, sleeps=3)
-        faults = Faults(kills=5, reloads=1, connections=5, restarts=1, losses=3, delays=2)
-    else:
-        profile = Profile(5000, dies=90, sleeps=25, deliveries=(3, 4))
-        faults = Faults(kills=30, connections=24, restarts=3, losses=20, delays=6)
+    def more_chaos(self, chaos: Chaos) -> None:
+        faults = self.faults
+        chaos.break_broker(self.broker, connections=faults.connections, restarts=faults.restarts)
 
-    if name == "sqlite":
-        # Who sleeps holds the one lock.
-        profile = dataclasses.replace(profile, sleeps=3)
+        for command in (b"EVAL", b"SET"):
+            chaos.break_wire(
+                self.redis_proxy,
+                losses=faults.losses // 2,
+                delays=faults.delays // 2,
+                command=command,
+            )
 
-    return profile, faults
+    def explain(self) -> Explain:
+        return Causes(self.journal, self.settings(0).lease).explain
 
 
-class Skipped:
-    """A scenario that cannot run here."""
+class CeleryScenario(Scenario):
+    """The guard in the database, in Celery workers."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason = reason
+    receiver: Receiver = "celery"
+    breaks_database = False
+    queue = "faults"
+    make_broker: t.ClassVar[type[Valkey] | type[RabbitMQ]] = Valkey
 
-    def run(self) -> Result:
-        return Result(self.name, skipped=self.reason)
+    def set_up(self, stack: contextlib.ExitStack) -> None:
+        self.broker: Broker = stack.enter_context(self.make_broker(self.folder))
+        self.result.notes.append(self.broker.how)
+        self.workers = [
+            stack.enter_context(Worker(self.settings(0), self.folder, n)) for n in range(2)
+        ]
+
+    def more_settings(self) -> dict[str, t.Any]:
+        return {"broker_url": self.broker.url, "queue": self.queue}
+
+    def more_chaos(self, chaos: Chaos) -> None:
+        faults = self.faults
+        chaos.break_broker(self.broker, connections=faults.connections, restarts=faults.restarts)
+
+        for number in range(faults.kills):
+            worker = self.workers[number % len(self.workers)]
+            child = functools.partial(self._kill_child, worker, chaos)
+            chaos.spread("kill process of the pool", 1, child)
+
+        for worker in self.workers:
+            chaos.spread("kill whole worker", 1, functools.partial(self._replace, worker))
+
+    def _kill_child(self, worker: Worker, chaos: Chaos) -> bool:
+        return kill_one(worker.process.pid, self.journal, chaos.rng, "random, Celery")
+
+    def _replace(self, worker: Worker) -> None:
+        self.journal.note("kills", point="whole worker", killed=worker.process.pid)
+        worker.kill()
+        worker.start()
+
+    def settle(self) -> None:
+        """Wait until every event is recorded, and the queue is empty."""
+        end = time.monotonic() + _SETTLE_TIMEOUT
+
+        while self._recorded() < self.profile.events or not self._is_empty():
+            if time.monotonic() > end:
+                break  # the checker will say what is missing
+
+            time.sleep(0.2)
+
+        # Duplicates that a worker holds back for a while.
+        time.sleep(2)
+
+    def _is_empty(self) -> bool:
+        with kombu.Connection(self.broker.url) as connection:
+            try:
+                queue = connection.default_channel.queue_declare(self.queue, passive=True)
+            except connection.channel_errors:
+                return True  # Redis has no empty lists
+
+            return bool(queue.message_count == 0)
+
+    def _recorded(self) -> int:
+        engine = sa.create_engine(self.database.url(), poolclass=sa.NullPool)
+
+        with engine.connect() as connection:
+            return int(connection.execute(sa.text(f"SELECT count(*) FROM {TABLE}")).scalar_one())
 
 
-def make_scenarios(
-    only: list[str] | None, short: bool, seed: int, folder: pathlib.Path
-) -> c.Iterator[Scenario]:
-    for name in only or NAMES:
-        kind, title, database = SCENARIOS[name]
-        profile, faults = _size(name, short)
-        yield kind(title, database, profile, faults, seed=seed, folder=folder / name)
+class RabbitMQScenario(CeleryScenario):
+    make_broker = RabbitMQ

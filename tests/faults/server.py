@@ -69,14 +69,15 @@ class Server:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
+        self._old: list[subprocess.Popen[bytes]] = []
         options = {
             "bind": f"fd://{self._listener.fileno()}",
             "workers": workers,
             "worker_class": "gthread",
             "threads": threads,
             "preload_app": True,
-            "graceful_timeout": 10,
-            "keepalive": 10,
+            "graceful_timeout": 3,
+            "keepalive": 2,
             "control_socket_disable": True,
             # Not on a disk: a busy one would make workers look dead.
             "worker_tmp_dir": "/dev/shm" if os.path.isdir("/dev/shm") else None,
@@ -117,26 +118,32 @@ class Server:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Let it finish its requests."""
-        if self._process is None:
-            return
-
-        self._process.terminate()
-
-        try:
-            self._process.wait(_STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise RuntimeError(f"gunicorn does not end:\n{self.log_tail()}") from None
-        finally:
+        """SIGTERM: it finishes its requests."""
+        if self._process is not None:
+            self._process.terminate()
+            self._old.append(self._process)
             self._process = None
 
+        while self._old:
+            process = self._old.pop()
+
+            try:
+                process.wait(_STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise RuntimeError(f"gunicorn does not end:\n{self.log_tail()}") from None
+
     def restart(self, settings: Settings) -> None:
-        self.stop()
+        """Another one with other settings takes over, as in a deployment: both have the socket."""
+        old = self._process
         self.settings = settings
         self.start()
         self.wait()
+
+        if old is not None:
+            old.terminate()
+            self._old.append(old)
 
     def reload(self) -> None:
         """Let new workers take over."""

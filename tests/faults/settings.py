@@ -25,7 +25,7 @@ class Settings:
     secrets: tuple[str, ...]
     redis_url: str = ""
     broker_url: str = ""
-    queue: str = "faults"
+    queue: str = ""
     lease: float = 3
 
     def environment(self) -> dict[str, str]:
