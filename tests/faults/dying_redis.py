@@ -29,7 +29,7 @@ class DyingRedis(redis.Redis):
 
 def redis_guard(handler: Handler, settings: Settings) -> RedisGuard:
     """A guard on such a client."""
-    client: DyingRedis = DyingRedis.from_url(
+    client: t.Any = DyingRedis.from_url(
         settings.redis_url,
         socket_connect_timeout=0.5,
         socket_timeout=0.5,

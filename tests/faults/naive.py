@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import typing as t
 
-import sangho
 import sangho.resources.webhooks as sdk  # type: ignore[import-untyped]
 import sqlalchemy as sa
 from flask import Flask, request
 from flask_sqlalchemy import SQLAlchemy
+from sangho import SanghoError
 
 from .handler import Handler
 from .settings import Settings
@@ -46,7 +46,7 @@ def add_naive_receiver(app: Flask, db: SQLAlchemy, handler: Handler, settings: S
             event = sdk.Webhooks.construct_event(
                 request.get_data(), request.headers["Sangho-Signature"], list(settings.secrets)
             )
-        except sangho.SanghoError:
+        except SanghoError:
             return {"error": "signature"}, 401
 
         handler.die("claim", event["id"])

@@ -7,7 +7,7 @@ import functools
 import time
 import typing as t
 
-import kombu
+import celery
 import sqlalchemy as sa
 
 from .app import TABLE
@@ -15,8 +15,9 @@ from .brokers import Broker, RabbitMQ, Valkey
 from .causes import Causes
 from .chaos import Chaos, SlowProxy
 from .checker import Explain
-from .scenario import Receiver, Result, Scenario
+from .scenario import Result, Scenario
 from .server import kill_one
+from .settings import Receiver
 from .worker import Worker
 
 _SETTLE_TIMEOUT = 60
@@ -121,7 +122,9 @@ class CeleryScenario(Scenario):
         time.sleep(2)
 
     def _is_empty(self) -> bool:
-        with kombu.Connection(self.broker.url) as connection:
+        connection: t.Any = celery.Celery(broker=self.broker.url).connection_for_read()
+
+        with connection:
             try:
                 queue = connection.default_channel.queue_declare(self.queue, passive=True)
             except connection.channel_errors:

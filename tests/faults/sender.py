@@ -52,7 +52,8 @@ class Task:
     share: int
     log: pathlib.Path
     timeout: float = TIMEOUT
-    give_up: float = 150
+    patience: float = 90
+    """Seconds without an acknowledgement after which it gives up."""
 
 
 @dataclasses.dataclass
@@ -102,7 +103,8 @@ def start(
 
     for share in range(PROCESSES):
         task = Task(port, events, seed, share, folder / f"sender-{share}.jsonl")
-        process = context.Process(target=_run, args=(task, progress.done, progress.phase))
+        arguments = (task, progress.done, progress.phase)
+        process = context.Process(target=_run, args=arguments, daemon=True)
         process.start()
         processes.append(process)
 
@@ -136,7 +138,7 @@ class Sender:
         self._again: list[tuple[float, int, Delivery]] = []
         self._tie = itertools.count()
         self._changed = threading.Condition()
-        self._end = time.monotonic() + task.give_up
+        self._progressed = time.monotonic()
         self._log: list[Attempt] = []
 
     def run(self) -> None:
@@ -167,7 +169,7 @@ class Sender:
             while self._left:
                 now = time.monotonic()
 
-                if now > self._end:
+                if now > self._progressed + self.task.patience:
                     return None
 
                 if self._again and self._again[0][0] <= now:
@@ -184,6 +186,7 @@ class Sender:
         with self._changed:
             if acknowledged or delivery.event.forgery or delivery.attempts >= MAX_ATTEMPTS:
                 self._left -= 1
+                self._progressed = time.monotonic()
 
                 with self._done.get_lock():
                     self._done.value += 1
