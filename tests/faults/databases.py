@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 import typing as t
+import warnings
 
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
