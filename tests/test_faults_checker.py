@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import pytest
 
@@ -76,43 +77,51 @@ def test_an_effect_that_nobody_has_sent() -> None:
     assert kinds(check([], [], books(["a"]))) == ["unverified"]
 
 
-def note_run(journal: Journal, run: str, *, ended: str | None = None) -> None:
-    journal.note("runs", run=run, event="evt_0")
+def note_run(journal: Journal, run: str, arrived: float, ended: str | None = None) -> None:
+    journal.note("runs", run=run, event="evt_0", arrived=arrived)
 
     if ended is not None:
         journal.note("runs", run=run, ended=ended)
 
 
 @pytest.mark.parametrize(
-    ("ended", "killed", "lease", "cause"),
+    ("ended", "ago", "killed", "cause"),
     [
-        (None, True, 60, "was killed (handler)"),
-        (None, False, 60, None),
-        ("processed", True, 60, None),
-        ("processed", False, 0, "longer than the lease"),
-        ("answered 503", False, 60, "did not take the record"),
-        ("HandlerFailed", False, 60, None),
+        (None, 90, True, "was killed (handler)"),
+        (None, 90, False, None),
+        (None, 30, True, None),
+        ("processed", 90, True, None),
+        ("answered 503", 90, False, "did not take the record"),
+        ("answered 503", 30, False, None),
+        ("HandlerFailed", 90, False, None),
     ],
 )
 def test_causes_of_a_double(
-    tmp_path: pathlib.Path, ended: str | None, killed: bool, lease: float, cause: str | None
+    tmp_path: pathlib.Path, ended: str | None, ago: float, killed: bool, cause: str | None
 ) -> None:
     journal = new_journal(tmp_path / "journal")
-    note_run(journal, "a", ended=ended)
-    note_run(journal, "b", ended="processed")
+    note_run(journal, "a", time.time() - ago, ended)
+    note_run(journal, "b", time.time(), "processed")
     pid = journal.read("runs")[0]["pid"]
     journal.note("kills", killed=pid if killed else pid + 1, point="handler")
     journal.close()
 
-    verdict = check(
-        [event()], attempts(200, 200), books(["a", "b"]), Causes(journal, lease).explain
-    )
+    verdict = check([event()], attempts(200, 200), books(["a", "b"]), Causes(journal, 60).explain)
 
     if cause is None:
         assert kinds(verdict) == ["doubled"]
     else:
         assert not verdict.findings
         assert cause in verdict.explained[0].text
+
+
+def test_a_run_that_is_longer_than_the_lease(tmp_path: pathlib.Path) -> None:
+    journal = new_journal(tmp_path / "journal")
+    note_run(journal, "a", time.time(), "processed")
+    note_run(journal, "b", time.time(), "processed")
+    journal.close()
+
+    assert "longer than the lease" in str(Causes(journal, 0).explain("evt_0", ["a", "b"]))
 
 
 def test_a_marker_is_given_once(tmp_path: pathlib.Path) -> None:

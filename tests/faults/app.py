@@ -88,7 +88,7 @@ def _add_extension(app: Flask, db: SQLAlchemy, handler: Handler, settings: Setti
 def _watch_requests(app: Flask, handler: Handler) -> None:
     @app.before_request
     def arrive() -> None:
-        handler.event_id = None
+        handler.arrive()
         handler.die("arrival", request.headers.get("Sangho-Event-ID"))
 
     @app.after_request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import typing as t
 
 from .journal import Journal
@@ -26,21 +27,22 @@ class Causes:
 
     def explain(self, event_id: str, runs: list[str]) -> str | None:
         """Name the cause of each run but the last, or ``None`` if one has none."""
-        causes = [self._cause(run) for run in runs[:-1]]
+        causes = [self._cause(run, after) for run, after in itertools.pairwise(runs)]
         return None if None in causes else "; ".join(t.cast(list[str], causes))
 
-    def _cause(self, run: str) -> str | None:
+    def _cause(self, run: str, after: str) -> str | None:
         """Why a run that has committed was not the last."""
-        noted = self._runs.get(run)
+        noted, next_one = self._runs.get(run), self._runs.get(after)
 
-        if noted is None:
+        # Whatever has happened: the claim, made after the arrival, was good for that long.
+        if not noted or not next_one or next_one["time"] < noted["arrived"] + self.lease:
             return None
 
         pid = noted["pid"]
 
         if "ended" not in noted:
             point = self._killed.get(pid)
-            return None if point is None else f"its worker {pid} was killed ({point})"
+            return None if point is None else f"its worker was killed ({point})"
 
         seconds = noted["end"] - noted["time"]
 

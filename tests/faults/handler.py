@@ -40,6 +40,15 @@ class Handler:
         return getattr(self._current, "run", None)
 
     @property
+    def arrived(self) -> float:
+        """When this thread's delivery did: before the event was claimed."""
+        return float(getattr(self._current, "arrived", 0))
+
+    def arrive(self) -> None:
+        self.event_id = None
+        self._current.arrived = time.time()
+
+    @property
     def event_id(self) -> str | None:
         """The event that this thread works on."""
         return getattr(self._current, "event_id", None)
@@ -66,7 +75,7 @@ class Handler:
     def __call__(self, event_id: str, does: Behaviour) -> None:
         self.event_id = event_id
         self._current.run = run = uuid.uuid4().hex
-        self.journal.note("runs", run=run, event=event_id)
+        self.journal.note("runs", run=run, event=event_id, arrived=self.arrived)
 
         try:
             self._run(event_id, does, run)

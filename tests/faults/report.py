@@ -68,14 +68,16 @@ def print_findings(result: Result) -> None:
     """What is wrong with one scenario, and what is explained."""
     verdict = result.verdict
 
-    for title, findings in (("", verdict.findings), ("explained: ", verdict.explained)):
-        shown = 3 if result.expects_findings else MAX_SHOWN
+    shown = 3 if result.expects_findings else MAX_SHOWN
 
-        for finding in findings[:shown]:
-            print(f"  {title}{finding.kind} {finding.event_id}: {finding.text}")
+    for finding in verdict.findings[:shown]:
+        print(f"  {finding.kind} {finding.event_id}: {finding.text}")
 
-        if len(findings) > shown:
-            print(f"  {title}… and {len(findings) - shown} more")
+    if len(verdict.findings) > shown:
+        print(f"  … and {len(verdict.findings) - shown} more")
+
+    for finding in verdict.explained:
+        print(f"  explained: {finding.kind} {finding.event_id}: {finding.text}")
 
     for problem in result.problems:
         print(f"  {problem}")
