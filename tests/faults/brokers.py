@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import os
 import pathlib
 import shutil
@@ -154,8 +153,7 @@ class RabbitMQ(Broker):
         if self._control is None:
             self._proxy.refuse()
             self._proxy.accept()
-        else:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._run("close_all_connections", "--vhost", self._name, "faults")
+        elif not self._run("close_all_connections", "--vhost", self._name, "faults"):
+            return 0
 
         return count

@@ -73,6 +73,7 @@ class PlannedEvent:
     does: Behaviour
     deliveries: int
     forgery: Forgery | None = None
+    created: int = 1780000100
 
     @property
     def effects(self) -> int:
@@ -85,7 +86,7 @@ class PlannedEvent:
             "object": "event",
             "api_version": "2026-01-01",
             "type": TYPE,
-            "created": 1780000100,
+            "created": self.created,
             "livemode": True,
             "data": {"object": {"id": f"pi_{self.id[4:]}", "amount": 5000, "does": self.does}},
         }
@@ -98,8 +99,11 @@ def point_of(event_id: str) -> Point | None:
     return None if code == _FORGED else POINTS[code]
 
 
-def make_events(profile: Profile, seed: int) -> list[PlannedEvent]:
-    """The events of a scenario, the forged ones among them."""
+def make_events(profile: Profile, seed: int, created: int = 1780000100) -> list[PlannedEvent]:
+    """The events of a scenario, the forged ones among them.
+
+    :param created: the time of all of them. A queue gives up what is old and fails.
+    """
     rng = random.Random(f"events {seed}")
     behaviours: list[Behaviour] = [
         b for b in t.get_args(Behaviour) if b not in ("plain", "sleeps", *profile.without)
@@ -116,11 +120,12 @@ def make_events(profile: Profile, seed: int) -> list[PlannedEvent]:
             does = rng.choice(behaviours)
 
         code = POINTS.index(rng.choice(profile.points)) if number in dying else 0
-        events.append(PlannedEvent(_id(code, seed, number), does, rng.randint(*profile.deliveries)))
+        count = rng.randint(*profile.deliveries)
+        events.append(PlannedEvent(_id(code, seed, number), does, count, None, created))
 
     for number in range(round(profile.events * profile.forged)):
         event_id = _id(_FORGED, seed, number)
-        events.append(PlannedEvent(event_id, "plain", 1, rng.choice(FORGERIES)))
+        events.append(PlannedEvent(event_id, "plain", 1, rng.choice(FORGERIES), created))
 
     return events
 

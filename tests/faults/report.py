@@ -68,7 +68,7 @@ def print_findings(result: Result) -> None:
     """What is wrong with one scenario, and what is explained."""
     verdict = result.verdict
 
-    shown = 3 if result.expects_findings else MAX_SHOWN
+    shown = 3 if result.expects else MAX_SHOWN
 
     for finding in verdict.findings[:shown]:
         print(f"  {finding.kind} {finding.event_id}: {finding.text}")
@@ -96,6 +96,7 @@ def write_results(results: list[Result], seed: int, command: str, seconds: float
     RESULTS.write_text(
         "# Under faults\n\n"
         f"Written by `{command}` with seed {seed}, in {seconds:.0f} seconds on"
-        f" {os.cpu_count()} cores, Python {platform.python_version()}.\n\n"
+        f" {os.cpu_count()} cores (load average {os.getloadavg()[2]:.0f}), Python"
+        f" {platform.python_version()}.\n\n"
         f"{_markdown(results)}\n\n{_notes(results)}\n"
     )

@@ -12,7 +12,7 @@ import typing as t
 
 from .app import create_tables, TABLE
 from .chaos import Chaos, SlowProxy
-from .checker import check, Explain, Verdict
+from .checker import check, Explain, Kind, Verdict
 from .databases import Database, SQLite, Unavailable
 from .journal import Journal, new_journal
 from .ledger import read_books
@@ -33,6 +33,8 @@ class Faults:
     restarts: int = 0
     losses: int = 0
     delays: int = 0
+    at_least: tuple[int, int, int] = (0, 0, 0)
+    """Kills, connections killed and restarts, without which the run proves too little."""
 
 
 @dataclasses.dataclass
@@ -50,7 +52,8 @@ class Result:
     notes: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
     """What makes the run fail, apart from the verdict."""
-    expects_findings: bool = False
+    expects: Kind | None = None
+    """What has to be found."""
     skipped: str = ""
 
     @property
@@ -58,7 +61,10 @@ class Result:
         if self.skipped:
             return False
 
-        return bool(self.problems) or bool(self.verdict.findings) != self.expects_findings
+        if self.expects is not None:
+            return bool(self.problems) or self.verdict.count(self.expects) == 0
+
+        return bool(self.problems) or bool(self.verdict.findings)
 
 
 class Scenario:
@@ -68,6 +74,7 @@ class Scenario:
     """
 
     receiver: Receiver = "sql"
+    expects: Kind | None = None
     threads = 4
 
     def __init__(
@@ -88,7 +95,7 @@ class Scenario:
         self.folder = folder
 
     def run(self) -> Result:
-        self.result = Result(self.name)
+        self.result = Result(self.name, expects=self.expects)
         self.journal = new_journal(self.folder)
         began = time.monotonic()
 
@@ -112,7 +119,7 @@ class Scenario:
             self.proxy = stack.enter_context(SlowProxy(f"tcp://127.0.0.1:{self.database.port}"))
 
         self.set_up(stack)
-        events = make_events(self.profile, self.seed)
+        events = make_events(self.profile, self.seed, int(time.time()))
         progress = Progress(events)
         server = Server(self.settings(0), self.folder, threads=self.threads)
         chaos = self._plan_chaos(progress, server)
@@ -133,7 +140,7 @@ class Scenario:
         attempts = read_log(self.folder)
         books = read_books(self.database.url(), TABLE if self.records_in_database else None)
         self.result.verdict = check(events, attempts, books, self.explain())
-        self._count(chaos, events_sent=len(events), attempts=attempts)
+        self._count(chaos, attempts)
 
     # -- for subclasses ---------------------------------------------------------
 
@@ -185,13 +192,20 @@ class Scenario:
         self.more_chaos(chaos)
         return chaos
 
-    def _count(self, chaos: Chaos, *, events_sent: int, attempts: list[Attempt]) -> None:
+    def _count(self, chaos: Chaos, attempts: list[Attempt]) -> None:
         result = self.result
         result.events = self.profile.events
         result.deliveries = len(attempts)
         result.kills = count_kills(self.journal)
         result.connections = chaos.counts["kill connections"]
         result.restarts = chaos.counts["restart"]
+        done = (result.kills, result.connections, result.restarts)
+
+        if any(count < least for count, least in zip(done, self.faults.at_least, strict=True)):
+            result.problems.append(f"Too little was broken: {done}, not {self.faults.at_least}.")
+
+        causes = collections.Counter(f.text.partition(": ")[2] for f in result.verdict.explained)
+        result.notes += [f"{count} doubled, {cause}" for cause, count in causes.most_common()]
         answers = collections.Counter(f"{a.status} {a.reason}".strip() for a in attempts)
         (self.folder / "summary.json").write_text(
             json.dumps(
