@@ -11,6 +11,21 @@ from .scenario import Result
 RESULTS = pathlib.Path(__file__).parent / "RESULTS.md"
 MAX_SHOWN = 10
 
+LEGEND = """\
+Deliveries are the attempts of the senders, each with a fresh signature by the official SDK: with
+clocks that are up to 200 s wrong, while the secret is rotated, out of order, with duplicates beside
+and after each other, some broken off, some forged; each is repeated until it is answered 2xx.
+Handlers raise, ask for a redelivery, discard, sleep past the sender's timeout, commit, roll back
+and remove the session. SIGKILLs end gunicorn's and Celery's workers at random, on arrival, before
+and after the claim, in the handler, before and after COMMIT and before the answer. Connections are
+killed from the server's side, and the server that holds the guard's records, or the queue, is
+stopped and started, every other time without notice. A proxy loses COMMITs, or the replies to them,
+and holds everything up. Servers reload, and are replaced while they serve.
+
+Lost: answered 2xx, and without effect or record. Doubled: an effect more than once. Half-done: one
+of the two writes of a run. The naive receivers are there to be found out.
+"""
+
 HEADER = (
     "receiver and store",
     "events",
@@ -98,5 +113,5 @@ def write_results(results: list[Result], seed: int, command: str, seconds: float
         f"Written by `{command}` with seed {seed}, in {seconds:.0f} seconds on"
         f" {os.cpu_count()} cores (load average {os.getloadavg()[2]:.0f}), Python"
         f" {platform.python_version()}.\n\n"
-        f"{_markdown(results)}\n\n{_notes(results)}\n"
+        f"{_markdown(results)}\n\n{_notes(results)}\n\n{LEGEND}"
     )

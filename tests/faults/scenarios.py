@@ -48,6 +48,7 @@ class RedisScenario(Scenario):
 
     def set_up(self, stack: contextlib.ExitStack) -> None:
         self.broker = stack.enter_context(Valkey(self.folder))
+        self.result.notes.append(self.broker.how)
         self.redis_proxy = stack.enter_context(SlowProxy(self.broker.url))
 
     def more_settings(self) -> dict[str, t.Any]:
