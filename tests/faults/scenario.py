@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import re
 import time
 import typing as t
 
@@ -204,8 +205,12 @@ class Scenario:
         if any(count < least for count, least in zip(done, self.faults.at_least, strict=True)):
             result.problems.append(f"Too little was broken: {done}, not {self.faults.at_least}.")
 
-        causes = collections.Counter(f.text.partition(": ")[2] for f in result.verdict.explained)
-        result.notes += [f"{count} doubled, {cause}" for cause, count in causes.most_common()]
+        # Without the point at which a worker died, which may have been another event's.
+        causes = collections.Counter(
+            re.sub(r" \(.*?\)", "", finding.text.partition(": ")[2])
+            for finding in result.verdict.explained
+        )
+        result.notes += [f"{count} doubled: {cause}" for cause, count in causes.most_common()]
         answers = collections.Counter(f"{a.status} {a.reason}".strip() for a in attempts)
         (self.folder / "summary.json").write_text(
             json.dumps(

@@ -11,10 +11,11 @@ import celery
 import sqlalchemy as sa
 
 from .app import TABLE
-from .brokers import Broker, RabbitMQ, Valkey
+from .brokers import Broker, Valkey
 from .causes import Causes
 from .chaos import Chaos, SlowProxy
 from .checker import Explain, Kind
+from .rabbitmq import rabbitmq
 from .scenario import Scenario
 from .server import kill_one
 from .settings import Receiver
@@ -76,10 +77,12 @@ class CeleryScenario(Scenario):
     receiver: Receiver = "celery"
     breaks_database = False
     queue = "faults"
-    make_broker: t.ClassVar[type[Valkey] | type[RabbitMQ]] = Valkey
+
+    def make_broker(self) -> Broker:
+        return Valkey(self.folder)
 
     def set_up(self, stack: contextlib.ExitStack) -> None:
-        self.broker: Broker = stack.enter_context(self.make_broker(self.folder))
+        self.broker: Broker = stack.enter_context(self.make_broker())
         self.result.notes.append(self.broker.how)
         self.workers = [
             stack.enter_context(Worker(self.settings(0), self.folder, n)) for n in range(2)
@@ -155,4 +158,5 @@ class CeleryScenario(Scenario):
 
 
 class RabbitMQScenario(CeleryScenario):
-    make_broker = RabbitMQ
+    def make_broker(self) -> Broker:
+        return rabbitmq(self.folder)
