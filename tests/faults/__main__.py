@@ -33,11 +33,12 @@ def main() -> int:
         print_findings(result)
 
     seconds = time.monotonic() - began
-    command = " ".join(["python -m tests.faults", *sys.argv[1:]])
-    print_table(results, options.seed, command, seconds)
+    arguments = ["--short"] * options.short + [f"--only {name}" for name in options.only or ()]
+    command = " ".join(["tox run -e faults --", *arguments, f"--seed {options.seed}"])
+    print_table(results, command, seconds)
 
     if options.write:
-        write_results(results, options.seed, command, seconds)
+        write_results(results, command, seconds)
 
     if any(result.failed for result in results):
         print(f"FAILED. The logs are in {folder}")

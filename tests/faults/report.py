@@ -103,14 +103,14 @@ def print_findings(result: Result) -> None:
     print(f"  {'FAILED' if result.failed else 'ok'}, {result.seconds:.0f} s", flush=True)
 
 
-def print_table(results: list[Result], seed: int, command: str, seconds: float) -> None:
-    print(f"\n{_markdown(results)}\n\nSeed {seed}, {seconds:.0f} s: {command}", flush=True)
+def print_table(results: list[Result], command: str, seconds: float) -> None:
+    print(f"\n{_markdown(results)}\n\n{seconds:.0f} s: {command}", flush=True)
 
 
-def write_results(results: list[Result], seed: int, command: str, seconds: float) -> None:
+def write_results(results: list[Result], command: str, seconds: float) -> None:
     RESULTS.write_text(
         "# Under faults\n\n"
-        f"Written by `{command}` with seed {seed}, in {seconds:.0f} seconds on"
+        f"Written by `{command}`, in {seconds:.0f} seconds on"
         f" {os.cpu_count()} cores (load average {os.getloadavg()[2]:.0f}), Python"
         f" {platform.python_version()}.\n\n"
         f"{_markdown(results)}\n\n{_notes(results)}\n\n{LEGEND}"
