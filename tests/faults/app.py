@@ -11,20 +11,18 @@ from flask import Flask, request, Response
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_sangho_webhooks import Event, event_processed, Outcome, SanghoWebhooks
-from flask_sangho_webhooks.celery import CeleryQueue
+from flask_sangho_webhooks.queue import Queue
 
-from ..celery_support import make_celery
-from ..celery_support import Settings as CelerySettings
-from .dying_redis import redis_guard
 from .handler import Handler, watch_sql
 from .journal import Journal
 from .ledger import metadata
 from .naive import add_naive_receiver, NAIVE
 from .settings import Settings
 
+if t.TYPE_CHECKING:
+    from flask_sangho_webhooks import RedisGuard
+
 TABLE = "processed_webhook_events"
-VISIBILITY_TIMEOUT = 4
-"""Seconds. As a broker, Redis gives a message of a worker that is gone to another one after it."""
 
 
 def create_app() -> Flask:
@@ -55,12 +53,20 @@ def create_app() -> Flask:
 
 
 def _add_extension(app: Flask, db: SQLAlchemy, handler: Handler, settings: Settings) -> None:
-    guard = redis_guard(handler, settings) if settings.receiver == "redis" else None
-    queue = CeleryQueue() if settings.receiver == "celery" else None
-    webhooks = SanghoWebhooks(db, guard=guard, queue=queue)
+    guard: RedisGuard | None = None
+    queue: Queue | None = None
 
-    if queue is not None:
-        make_celery(app, _celery_settings(settings))
+    # Loaded where they are needed: servers and workers start often.
+    if settings.receiver == "redis":
+        from .dying_redis import redis_guard
+
+        guard = redis_guard(handler, settings)
+    elif settings.receiver == "celery":
+        from .background import make_queue
+
+        queue = make_queue(app, settings)
+
+    webhooks = SanghoWebhooks(db, guard=guard, queue=queue)
 
     @webhooks.on("*")
     def handle(event: Event) -> None:
@@ -96,16 +102,6 @@ def _watch_requests(app: Flask, handler: Handler) -> None:
         handler.end(f"answered {response.status_code}")
         handler.die("answer", request.headers.get("Sangho-Event-ID"))
         return response
-
-
-def _celery_settings(settings: Settings) -> CelerySettings:
-    return CelerySettings(
-        settings.database_url,
-        settings.broker_url,
-        settings.folder,
-        settings.queue,
-        VISIBILITY_TIMEOUT,
-    )
 
 
 def create_tables(url: str) -> None:

@@ -16,10 +16,7 @@ from flask_sangho_webhooks import Discard, RetryLater
 
 from .journal import Journal
 from .ledger import effect, JUNK, ledger
-from .plan import Behaviour, Point, point_of
-
-SLEEP = 0.8
-"""Seconds. Who sends an event that sleeps waits for less."""
+from .plan import Behaviour, Point, point_of, SLEEP
 
 
 class HandlerFailed(Exception):

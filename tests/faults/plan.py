@@ -35,6 +35,9 @@ POINTS: t.Final[tuple[Point | None, ...]] = (
     "answer",  # the answer is made, and not sent
 )
 
+SLEEP = 0.8
+"""Seconds that a handler sleeps. Who sends such an event waits for less."""
+
 TYPE = "payment_intent.succeeded"
 TRANSACTIONAL: t.Final[tuple[Behaviour, ...]] = ("commits", "commits_and_raises")
 """What only a guard in the handlers' own transaction can undo."""

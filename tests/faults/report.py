@@ -79,6 +79,19 @@ def _notes(results: list[Result]) -> str:
     return "\n".join(f"- {result.name}: {note}" for result in results for note in result.notes)
 
 
+def _explained(results: list[Result]) -> str:
+    """Every double that a guard does not promise to prevent."""
+    lines = [f"- {f.event_id}: {f.text}" for r in results for f in r.verdict.explained]
+
+    if not lines:
+        return ""
+
+    return (
+        "\n## Doubles that are explained\n\nIn brackets, where the worker was when it was killed,"
+        " in this thread or another.\n\n" + "\n".join(lines) + "\n"
+    )
+
+
 def print_findings(result: Result) -> None:
     """What is wrong with one scenario, and what is explained."""
     verdict = result.verdict
@@ -113,5 +126,5 @@ def write_results(results: list[Result], command: str, seconds: float) -> None:
         f"Written by `{command}`, in {seconds:.0f} seconds on"
         f" {os.cpu_count()} cores (load average {os.getloadavg()[2]:.0f}), Python"
         f" {platform.python_version()}.\n\n"
-        f"{_markdown(results)}\n\n{_notes(results)}\n\n{LEGEND}"
+        f"{_markdown(results)}\n\n{_notes(results)}\n\n{LEGEND}{_explained(results)}"
     )

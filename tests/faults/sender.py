@@ -17,9 +17,8 @@ import typing as t
 
 import sangho.resources.webhooks as sdk  # type: ignore[import-untyped]
 
-from .handler import SLEEP
 from .http import Connection, Cut, NoAnswer
-from .plan import in_order_of_sending, PlannedEvent
+from .plan import in_order_of_sending, PlannedEvent, SLEEP
 
 PROCESSES = 2
 THREADS = 12
