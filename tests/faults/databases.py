@@ -17,7 +17,7 @@ import warnings
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 
-from ..redis_support import free_port
+from .ports import lasting_port
 
 _START_TIMEOUT = 30
 
@@ -34,7 +34,7 @@ class Database(abc.ABC):
     def __init__(self) -> None:
         # Not in the run's folder: a server that does not run as root has to reach it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sangho-faults-"))
-        self.port = free_port()
+        self.port = lasting_port()
 
     @abc.abstractmethod
     def url(self, port: int | None = None) -> str:

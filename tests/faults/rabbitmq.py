@@ -14,9 +14,9 @@ import urllib.parse
 import uuid
 
 from ..proxy import Proxy
-from ..redis_support import free_port
 from .brokers import Broker, PAUSE
 from .databases import Unavailable
+from .ports import lasting_port
 
 _SCRIPTS = pathlib.Path("/usr/lib/rabbitmq/bin")
 """Those that want to be no certain user."""
@@ -38,7 +38,7 @@ class OwnRabbitMQ(Broker):
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder / "rabbitmq"
-        self._port = free_port()
+        self._port = lasting_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{self._port}//"
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("RABBITMQ_")},
@@ -46,7 +46,7 @@ class OwnRabbitMQ(Broker):
             "RABBITMQ_NODENAME": f"faults-{uuid.uuid4().hex[:8]}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self._port),
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(lasting_port()),
             "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
             "RABBITMQ_LOG_BASE": str(self._folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq"),
