@@ -42,7 +42,7 @@ HEADER = (
 
 def _row(result: Result) -> tuple[str, ...]:
     if result.skipped:
-        return (result.name, f"skipped: {result.skipped}", *[""] * (len(HEADER) - 2))
+        return (f"{result.name}: skipped", *["-"] * (len(HEADER) - 1))
 
     verdict = result.verdict
     doubled = str(verdict.count("doubled"))
@@ -112,6 +112,9 @@ def print_findings(result: Result) -> None:
 
     for note in result.notes:
         print(f"  {note}")
+
+    if result.skipped:
+        print(f"  skipped: {result.skipped}")
 
     print(f"  {'FAILED' if result.failed else 'ok'}, {result.seconds:.0f} s", flush=True)
 
