@@ -1,0 +1,35 @@
+"""Sphinx builds the pages: ``tox run -e docs``, or ``sphinx-build docs docs/_build/html``."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+
+project = "Flask-Sangho-Webhooks"
+author = "The flask-sangho-webhooks maintainers"
+copyright = author
+release = version = installed_version("flask-sangho-webhooks")
+
+extensions = ["myst_parser", "pallets_sphinx_themes", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+root_doc = "index"
+
+myst_heading_anchors = 3
+myst_ref_domains = ["py", "std"]
+
+# Of other projects: the pages are built without a network.
+nitpick_ignore_regex = [
+    ("py:class", r"(collections\.abc|datetime|dt|t|typing|celery|redis|sqlalchemy)\..*"),
+    ("py:class", r"SQLAlchemy|Flask|MigrationContext"),
+    # Returned, and of no use by itself.
+    ("py:class", r"WebhookBlueprint|flask_sangho_webhooks\.registry\.Handler"),
+]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_preserve_defaults = True
+
+html_theme = "flask"
+html_title = f"{project} {release}"
+html_sidebars = {"**": ["localtoc.html", "relations.html", "searchbox.html"]}
+html_show_sourcelink = False
