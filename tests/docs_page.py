@@ -31,7 +31,7 @@ import uuid
 
 from .blocks import Block, code_of, read_blocks, ROOT
 
-LIMIT = 120
+LIMIT = 60
 """Seconds for one command."""
 
 _CHECKER = doctest.OutputChecker()
