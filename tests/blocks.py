@@ -60,3 +60,11 @@ def read_blocks(path: pathlib.Path) -> list[Block]:
 def code_of(path: pathlib.Path, language: str) -> list[str]:
     """The code of the blocks of one language that readers see."""
     return [b.code for b in read_blocks(path) if b.language == language and not b.is_hidden]
+
+
+def commands(code: str) -> list[tuple[str, str]]:
+    """The commands of a console block, each with what it shows as printed."""
+    parts = re.split(r"^\$ ", code.replace("\\\n", ""), flags=re.MULTILINE)
+    assert not parts[0].strip(), f"This is no command: {parts[0]}"
+    pairs = [part.partition("\n") for part in parts[1:]]
+    return [(command, shown) for command, _, shown in pairs]

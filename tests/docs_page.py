@@ -29,7 +29,7 @@ import time
 import types
 import uuid
 
-from .blocks import Block, code_of, read_blocks, ROOT
+from .blocks import Block, code_of, commands, read_blocks, ROOT
 
 LIMIT = 60
 """Seconds for one command."""
@@ -220,14 +220,6 @@ class Page:
             text = text.replace(real, shown)
 
         return text
-
-
-def commands(code: str) -> list[tuple[str, str]]:
-    """The commands of a console block, each with what it shows as printed."""
-    parts = re.split(r"^\$ ", code.replace("\\\n", ""), flags=re.MULTILINE)
-    assert not parts[0].strip(), f"This is no command: {parts[0]}"
-    pairs = [part.partition("\n") for part in parts[1:]]
-    return [(command, shown) for command, _, shown in pairs]
 
 
 def main() -> None:

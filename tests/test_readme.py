@@ -11,32 +11,16 @@ import socket
 import subprocess
 import sys
 import time
-import types
-import uuid
 
 import pytest
-import redis
 import sqlalchemy.orm as sa_orm
 
-from .support import Shop, TYPE
+from .blocks import code_of, commands, read_blocks, ROOT
+from .docs_page import free_port
+from .support import Shop
 
-README = pathlib.Path(__file__).parent.parent / "README.md"
-
-
-def blocks(language: str) -> list[str]:
-    """The code blocks of a language, dedented, in order."""
-    pattern = re.compile(rf"^( *)```{language}\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-    return [
-        re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)
-        for indent, code in pattern.findall(README.read_text(encoding="utf-8"))
-    ]
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port
+README = ROOT / "README.md"
+FRENCH = ROOT / "README.fr.md"
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -52,15 +36,15 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("The shop does not answer.")
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", code_of(README, "python"))
 def test_python_blocks_parse(code: str) -> None:
     ast.parse(code)
 
 
 def test_test_of_a_handler(tmp_path: pathlib.Path) -> None:
     """The test that the README shows passes against its first block."""
-    (tmp_path / "shop.py").write_text(blocks("python")[0], encoding="utf-8")
-    (code,) = (code for code in blocks("python") if "def test_fulfil" in code)
+    (tmp_path / "shop.py").write_text(code_of(README, "python")[0], encoding="utf-8")
+    (code,) = (code for code in code_of(README, "python") if "def test_fulfil" in code)
     (tmp_path / "test_shop.py").write_text(code, encoding="utf-8")
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
@@ -76,7 +60,7 @@ def test_test_of_a_handler(tmp_path: pathlib.Path) -> None:
 def test_receipt_is_sent(sqlite_shop: Shop) -> None:
     """The handler that the README shows under ``on_commit``, as it stands."""
     shop = sqlite_shop
-    (code,) = (code for code in blocks("python") if "send_receipt" in code)
+    (code,) = (code for code in code_of(README, "python") if "send_receipt" in code)
     sent: list[int] = []
 
     class Order(shop.db.Model):  # type: ignore[name-defined, misc]
@@ -95,38 +79,12 @@ def test_receipt_is_sent(sqlite_shop: Shop) -> None:
     assert sent == [1]
 
 
-def test_rq(sqlite_url: str, valkey_url: str) -> None:
-    """The queue that the README shows, with a worker of RQ that works until nothing is left."""
-    rq = pytest.importorskip("rq")
-    (code,) = (code for code in blocks("python") if "class RQQueue" in code)
-    module = types.ModuleType("readme_rq")
-    exec(code, module.__dict__)
-    sys.modules[module.__name__] = module
-    module.run_event.__module__ = module.__name__
-
-    with redis.Redis.from_url(valkey_url) as client:
-        jobs = rq.Queue(uuid.uuid4().hex, connection=client)
-
-        with Shop(sqlite_url, queue=module.RQQueue(jobs)) as shop:
-            shop.webhooks.on(TYPE)(lambda event: shop.grant(event.id))
-            answers = [shop.deliver().json, shop.deliver().json]
-
-            with shop.app.app_context():
-                rq.SimpleWorker([jobs], connection=client).work(burst=True)
-
-            assert answers == [{"received": True, "queued": True}] * 2
-            assert shop.grants() == ["evt_1"]
-            assert shop.deliver().json == {"received": True, "duplicate": True}
-
-        jobs.delete(delete_jobs=True)
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="The quickstart uses curl.")
 def test_quickstart(tmp_path: pathlib.Path) -> None:
     """The first block, saved as a file, grants an order from the deliveries of the second."""
     port = free_port()
-    (tmp_path / "shop.py").write_text(blocks("python")[0], encoding="utf-8")
-    start, deliver = blocks("console")[:2]
+    (tmp_path / "shop.py").write_text(code_of(README, "python")[0], encoding="utf-8")
+    start, deliver = code_of(README, "console")[:2]
     settings = dict(re.findall(r"export (\w+)=(\S+)", start))
     environment = {
         **os.environ,
@@ -143,9 +101,8 @@ def test_quickstart(tmp_path: pathlib.Path) -> None:
 
     try:
         wait_for(port, server)
-        lines = deliver.replace(":5000", f":{port}").splitlines()
-        commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        script = "\n".join(c.replace("curl ", "curl --silent --show-error ") for c in commands)
+        typed = commands(deliver.replace(":5000", f":{port}"))
+        script = "\n".join(c.replace("curl ", "curl --silent --show-error ") for c, _ in typed)
         shown = subprocess.run(
             ["sh", "-c", script],
             env=environment,
@@ -159,4 +116,45 @@ def test_quickstart(tmp_path: pathlib.Path) -> None:
         server.terminate()
         server.wait(10)
 
-    assert shown.replace("\n", "") == "".join(line for line in lines if not line.startswith("$ "))
+    assert shown.replace("\n", "") == "".join(shown for _, shown in typed).replace("\n", "")
+
+
+def without_prose(code: str, language: str) -> str:
+    """A block without its comments, which are translated."""
+    return re.sub(r" *# .*", "", code) if language == "python" else code
+
+
+def test_french_readme_shows_the_same() -> None:
+    """Code, headings, tables and links are those of the README, in the same order."""
+    shown, translated = (
+        [(b.language, without_prose(b.code, b.language)) for b in read_blocks(path)]
+        for path in (README, FRENCH)
+    )
+
+    assert translated == shown
+    assert outline(FRENCH) == outline(README)
+
+
+def outline(path: pathlib.Path) -> list[str]:
+    """What has to be the same in any language: levels of headings, rows and lists, and links."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    marks = re.findall(r"^#+(?= )|^\|(?= )|^-(?= )|^<!-- .* -->|\]\([^)#]+", text, re.MULTILINE)
+    return [mark for mark in marks if "README" not in mark]
+
+
+@pytest.mark.parametrize("path", [README, FRENCH], ids=["english", "french"])
+def test_links(path: pathlib.Path) -> None:
+    """Links lead to files that are there, and to headings in them."""
+    links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", path.read_text(encoding="utf-8"))
+    assert len(links) > 20
+
+    for file, anchor in links:
+        target = ROOT / file if file else path
+        assert target.is_file(), file
+        assert not anchor or anchor in anchors(target), f"{file}#{anchor}"
+
+
+def anchors(path: pathlib.Path) -> set[str]:
+    """The anchors that a forge gives to the headings of a file."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
