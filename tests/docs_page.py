@@ -179,7 +179,7 @@ class Page:
 
         for (command, shown), status in zip(typed, expected, strict=True):
             printed, found = shell.run(command)
-            printed = self._elsewhere(printed)
+            printed, shown = self._elsewhere(printed), self._elsewhere(shown)
             where = f"{self.path.name}:{block.line}: {command}\nprinted:\n{printed}"
             assert found == status, f"{where}\nand ended with {found}"
             assert "does not provide the extra" not in printed, where
