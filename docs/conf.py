@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import version as installed_version
 
+from pygments.lexers.special import TextLexer
+from sphinx.highlighting import lexers
+
 project = "Flask-Sangho-Webhooks"
 author = "The flask-sangho-webhooks maintainers"
 copyright = author
@@ -18,16 +21,18 @@ myst_ref_domains = ["py", "std"]
 
 # Of other projects: the pages are built without a network.
 nitpick_ignore_regex = [
-    ("py:class", r"(collections\.abc|datetime|dt|t|typing|celery|redis|sqlalchemy)\..*"),
+    ("py:class", r"(collections\.abc|datetime|dt|t|typing|celery|redis|sqlalchemy|werkzeug)\..*"),
     ("py:class", r"SQLAlchemy|Flask|MigrationContext"),
-    # Returned, and of no use by itself.
-    ("py:class", r"WebhookBlueprint|flask_sangho_webhooks\.registry\.Handler"),
+    # Returned, and of no use by themselves.
+    ("py:class", r"WebhookBlueprint|Record|Finding|flask_sangho_webhooks\.registry\.Handler"),
 ]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
+
+lexers["cron"] = TextLexer()
 
 html_theme = "flask"
 html_title = f"{project} {release}"
