@@ -31,7 +31,7 @@ import uuid
 
 from .blocks import Block, code_of, commands, read_blocks, ROOT
 
-LIMIT = 60
+LIMIT = 120
 """Seconds for one command."""
 
 _CHECKER = doctest.OutputChecker()
