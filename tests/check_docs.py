@@ -8,12 +8,13 @@ from __future__ import annotations
 import collections
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
-from .blocks import read_blocks, ROOT
+from .blocks import code_of, read_blocks, ROOT
 from .docs_page import Page
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -61,3 +62,22 @@ def is_directive(language: str) -> bool:
 def test_pages_are_found() -> None:
     assert len(PAGES) > 10
     assert sum(len(read_blocks(path)) for path in PAGES) > 50
+
+
+def test_findings_of_check_are_listed() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    sources = [path.read_text() for path in (ROOT / "flask_sangho_webhooks").rglob("*.py")]
+    pattern = re.compile(r"(?:Finding|Defect)\(\s*\"([\w-]+)\"")
+    codes = {code for source in sources for code in pattern.findall(source)}
+
+    assert codes
+    assert not {code for code in codes if f"`{code}`" not in page}
+
+
+RECIPES = sorted((ROOT / "tests" / "recipes").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_is_that_of_the_tests(path: pathlib.Path) -> None:
+    """What the page shows is the file that is tested on every outcome."""
+    assert path.read_text(encoding="utf-8") in code_of(ROOT / "docs" / "monitoring.md", "python")
