@@ -31,6 +31,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
+autodoc_type_aliases = {"EventType": "flask_sangho_webhooks.EventType"}
 
 lexers["cron"] = TextLexer()
 
