@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import typing as t
 from importlib.metadata import version as installed_version
 
 from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
+
+from flask_sangho_webhooks import extension, testing
 
 project = "Flask-Sangho-Webhooks"
 author = "The flask-sangho-webhooks maintainers"
@@ -31,7 +34,12 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_preserve_defaults = True
-autodoc_type_aliases = {"EventType": "flask_sangho_webhooks.EventType"}
+
+# In place of the literal of all types, which would fill half a page.
+event_type: t.Any = type("EventType", (), {"__module__": "flask_sangho_webhooks"})
+
+for module in (extension, testing):
+    vars(module)["EventType"] = event_type
 
 lexers["cron"] = TextLexer()
 
