@@ -8,7 +8,6 @@ import typing as t
 import sqlalchemy as sa
 import sqlalchemy.orm as sa_orm
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy.dialects import mysql
 
 from .errors import ConfigError
 from .event import MAX_ID_LENGTH, MAX_TYPE_LENGTH
@@ -20,7 +19,7 @@ COLUMNS = ("event_id", "event_type", "processed_at")
 # MySQL and MariaDB compare text without regard to case unless told otherwise; two ids that differ
 # in case only would be one event, and the second would be lost.
 EVENT_ID_TYPE = sa.String(MAX_ID_LENGTH).with_variant(
-    mysql.VARCHAR(MAX_ID_LENGTH, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
+    sa.String(MAX_ID_LENGTH, collation="ascii_bin"), "mysql", "mariadb"
 )
 
 

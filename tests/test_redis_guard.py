@@ -484,21 +484,21 @@ def proxied(redis_keys: Keys, proxy: Proxy, sqlite_url: str) -> c.Iterator[Shop]
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
-@pytest.mark.parametrize("command", [b"SET\r\n", b"GET\r\n", b"'SET'"])
+@pytest.mark.parametrize("step", ["claim", "claim of a duplicate", "complete"])
 def test_lost_message_changes_nothing(
-    proxied: Shop, proxy: Proxy, redis_keys: Keys, lost: list[str], loss: Loss, command: bytes
+    proxied: Shop, proxy: Proxy, redis_keys: Keys, lost: list[str], loss: Loss, step: str
 ) -> None:
-    """To claim, to look after a conflict, and to complete."""
     runs = Runs(proxied, lambda: time.sleep(0.1))
+    is_duplicate = step == "claim of a duplicate"
 
-    if command == b"GET\r\n":
+    if is_duplicate:
         assert proxied.deliver().json == {"received": True}
 
-    proxy.lose(loss, command)
+    proxy.lose(loss, b"ARGV[3]" if step == "complete" else b"'NX'")
 
     answer = proxied.deliver().json
     assert proxy.has_lost
-    assert answer == {"received": True} | ({"duplicate": True} if b"GET" in command else {})
+    assert answer == {"received": True} | ({"duplicate": True} if is_duplicate else {})
     assert (runs.count, runs.callbacks, lost) == (1, 1, [])
     assert redis_keys.values() == {"evt_1": "processed"}
 

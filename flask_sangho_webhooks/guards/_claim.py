@@ -1,4 +1,8 @@
-"""Claiming an event by inserting its id: one way for each database."""
+"""Claiming an event by inserting its id: one way for each database.
+
+A dialect is imported when it is used: each one imports all of its drivers' dialects, which takes
+longer than the rest of the package.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import typing as t
 
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import Insert
 
@@ -105,6 +108,8 @@ def _postgresql_statement(table: sa.Table) -> sa.Select[t.Any]:
     code that this extension replaces. ``lock_timeout`` bounds that: it is set before the insert
     runs, and set back in the outermost list of columns, which is computed last.
     """
+    from sqlalchemy.dialects import postgresql
+
     attempt = sa.select(
         sa.func.current_setting("lock_timeout").label("previous"),
         sa.func.set_config("lock_timeout", sa.bindparam("timeout", type_=sa.String), True).label(
@@ -153,7 +158,9 @@ def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeou
 
 
 @functools.cache
-def _sqlite_statement(table: sa.Table) -> sqlite.Insert:
+def _sqlite_statement(table: sa.Table) -> Insert:
+    from sqlalchemy.dialects import sqlite
+
     return (
         sqlite.insert(table)
         .values(_row(table, "sqlite"))

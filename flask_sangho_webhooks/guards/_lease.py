@@ -21,7 +21,14 @@ PROCESSED = "processed"
 PAUSES_AFTER_SUCCESS = (0.0, 0.1, 0.4)
 """Seconds between attempts. When the handlers have succeeded, more is at stake than a delivery."""
 
-# Each script has one key, and can be repeated when its reply was lost. It returns what it found.
+# Each script has one key, returns the owner that it found, and can be repeated when its reply was
+# lost.
+_TAKE = """
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+    return ARGV[1]
+end
+return redis.call('GET', KEYS[1])
+"""
 _COMPLETE = """
 local found = redis.call('GET', KEYS[1])
 if not found or found == ARGV[1] then
@@ -62,27 +69,15 @@ class LeasedClaim:
         :raises EventInProgress: if it is somebody else's.
         :raises GuardUnavailable: if Redis does not say.
         """
-        # Between the refused SET and the GET the other claim may have ended: then once more.
-        for _ in range(2):
-            owner = self.guard.ask(self._set)
+        owner = self.guard.ask(lambda: self.guard.run(_TAKE, self.key, self.token, self.lease_ms))
 
-            if owner == self.token:
-                return True
+        if owner == self.token:
+            return True
 
-            if owner == PROCESSED:
-                return False
-
-            if owner is not None:
-                break
+        if owner == PROCESSED:
+            return False
 
         raise EventInProgress("The event is being processed right now.")
-
-    def _set(self) -> str | None:
-        """Set the key, or read who has. Where the reply to an earlier SET was lost, that is us."""
-        if self.guard.client.set(self.key, self.token, nx=True, px=self.lease_ms):
-            return self.token
-
-        return self.guard.get(self.key)
 
     def complete(self, outcome: Outcome) -> Outcome:
         """Record the event as processed, unless another run has begun.
