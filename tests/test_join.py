@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import threading
+import time
 
 import pytest
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 
-from flask_sangho_webhooks import Event
+from flask_sangho_webhooks import Discard, Event
 from flask_sangho_webhooks.guards import _claim
 
 from .support import Shop, TYPE
@@ -278,3 +280,204 @@ def test_handler_goes_on_after_its_connection_was_lost(
     assert shop.deliver().status_code == 200
     assert shop.grants() == ["kept"]
     assert shop.recorded() == ["evt_1"]
+
+
+# ------------------------------------------------------- more than one session
+
+
+def insert(shop: Shop, note: str) -> sa.Insert:
+    return sa.insert(shop.Grant).values(note=note)
+
+
+def test_rollback_takes_the_savepoint_of_another_session(shop: Shop) -> None:
+    """Without its savepoint, the other session's rollback would undo nothing."""
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        other = shop.db.session.session_factory()
+        shop.grant("of the first")
+        shop.db.session.flush()
+        other.execute(insert(shop, "of the other"))
+        shop.db.session.rollback()
+
+        with contextlib.suppress(Exception):
+            other.execute(insert(shop, "after"))
+            other.rollback()
+
+    assert shop.deliver().status_code == 500
+    assert (shop.grants(), shop.recorded()) == ([], [])
+
+
+def test_session_that_began_later_takes_what_the_first_wrote(shop: Shop) -> None:
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        other = shop.db.session.session_factory()
+        shop.grant("before")
+        shop.db.session.flush()
+        other.execute(sa.select(shop.Grant.note)).all()
+        shop.grant("inside of the other's savepoint")
+        shop.db.session.flush()
+        other.close()
+        shop.db.session.commit()
+
+    assert shop.deliver().status_code == 500
+    assert (shop.grants(), shop.recorded()) == ([], [])
+
+
+def test_reading_in_an_app_context_of_its_own(shop: Shop) -> None:
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.grant("before")
+        shop.db.session.flush()
+
+        with shop.app.app_context():
+            assert shop.db.session.scalars(sa.select(shop.Grant.note)).all() == ["before"]
+
+        shop.grant("after")
+
+    assert shop.deliver().json == {"received": True}
+    assert (shop.grants(), shop.recorded()) == (["after", "before"], ["evt_1"])
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_async_handler_with_a_session_for_each_thread(write: bool, database_url: str) -> None:
+    """What it has executed is committed, and that it has only read undoes nothing."""
+    options = {"scopefunc": threading.get_ident}
+
+    with Shop(database_url, session_options=options) as shop:
+
+        @shop.webhooks.on(TYPE)
+        async def handler(event: Event) -> None:
+            statement = insert(shop, "async") if write else sa.select(shop.Grant.note)
+            shop.db.session.execute(statement)
+
+        @shop.webhooks.on("*")
+        def second(event: Event) -> None:
+            shop.grant("second")
+
+        assert shop.deliver().json == {"received": True}
+        assert shop.grants() == ["async"] * write + ["second"]
+        assert shop.recorded() == ["evt_1"]
+
+
+# ------------------------------------------ behind the back of the transaction
+
+
+def test_savepoint_of_a_handler_on_the_connection(shop: Shop) -> None:
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        savepoint = shop.db.session.connection().begin_nested()
+        shop.grant("committed")
+        shop.db.session.commit()
+        savepoint.rollback()
+
+    assert shop.deliver().status_code == 500
+    assert (shop.grants(), shop.recorded()) == ([], [])
+
+
+def test_discard_undoes_what_was_begun_on_the_connection(shop: Shop) -> None:
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        connection = shop.db.session.connection()
+        connection.rollback()
+        connection.execute(insert(shop, "undone"))
+        raise Discard
+
+    assert shop.deliver().json == {"received": True, "discarded": True}
+    assert (shop.grants(), shop.recorded()) == ([], ["evt_1"])
+
+
+def test_in_memory_database_is_used_beside_the_session() -> None:
+    """All use the one connection, and give it back with a rollback."""
+    with Shop("sqlite://") as shop:
+
+        @shop.webhooks.on(TYPE)
+        def handler(event: Event) -> None:
+            shop.grant("lost")
+            shop.db.session.flush()
+
+            with shop.db.engine.connect() as connection:
+                connection.execute(sa.select(shop.Grant.note)).all()
+
+        assert shop.deliver().status_code == 500
+
+
+OR_ROLLBACK = sa.text('INSERT OR ROLLBACK INTO "grant" (note) VALUES (:note)')
+
+
+def test_database_ends_the_transaction_of_an_event_inside(sqlite_shop: Shop) -> None:
+    shop = sqlite_shop
+
+    @shop.webhooks.on("webhook.test")
+    def inner_handler(event: Event) -> None:
+        shop.db.session.execute(insert(shop, "inner"))
+        shop.db.session.execute(OR_ROLLBACK, {"note": "inner"})
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.grant("before")
+        shop.db.session.commit()
+
+        with contextlib.suppress(Exception):
+            shop.webhooks.process(Event(id="evt_inner", type="webhook.test"))
+
+        shop.db.session.execute(insert(shop, "after"))
+
+    assert shop.deliver().status_code == 500
+    assert (shop.grants(), shop.recorded()) == ([], [])
+
+
+def test_another_run_is_faster_after_the_database_has_ended_the_transaction(
+    sqlite_shop: Shop,
+) -> None:
+    """The record that the claim leaves is then not this run's."""
+    shop = sqlite_shop
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.db.session.execute(insert(shop, "first"))
+
+        with contextlib.suppress(sa_exc.IntegrityError):
+            shop.db.session.execute(OR_ROLLBACK, {"note": "first"})
+
+        record_elsewhere(shop, event)
+        shop.db.session.execute(insert(shop, "after"))
+
+    assert shop.deliver().status_code == 500
+    assert (shop.grants(), shop.recorded()) == (["by another run"], ["evt_1"])
+
+
+def test_another_run_is_faster_after_a_deadlock(mariadb_shop: Shop) -> None:
+    shop = mariadb_shop
+
+    with shop._observer.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE pair (id INT PRIMARY KEY, n INT)")
+        connection.exec_driver_sql("CREATE TABLE heavy (id INT PRIMARY KEY)")
+        connection.exec_driver_sql("INSERT INTO pair VALUES (1, 0), (2, 0)")
+
+    def update(key: int) -> sa.TextClause:
+        return sa.text(f"UPDATE pair SET n = n + 1 WHERE id = {key}")
+
+    def lose_a_deadlock() -> None:
+        with shop._observer.connect() as winner:
+            # Whoever has written less is rolled back.
+            winner.exec_driver_sql("INSERT INTO heavy SELECT seq FROM seq_1_to_3000")
+            winner.execute(update(2))
+            shop.db.session.execute(update(1))
+            thread = threading.Thread(target=lambda: winner.execute(update(1)))
+            thread.start()
+            time.sleep(0.3)
+
+            with pytest.raises(sa_exc.OperationalError, match="1213"):
+                shop.db.session.execute(update(2))
+
+            thread.join()
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        lose_a_deadlock()
+        record_elsewhere(shop, event)
+        shop.db.session.execute(insert(shop, "after"))
+
+    assert shop.deliver().status_code == 500
+    assert (shop.grants(), shop.recorded()) == (["by another run"], ["evt_1"])

@@ -10,10 +10,12 @@ import typing as t
 import weakref
 
 import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
 import sqlalchemy.orm as sa_orm
 
 from ..errors import WebhookError
 from ._transaction import begin_on_sqlite, ended, GuardTransaction
+from ._transient import DEADLOCK, error_code
 
 
 class Join:
@@ -40,12 +42,23 @@ class Join:
         # The database may have ended the transaction without anybody's knowledge.
         self.may_be_lost = False
 
+        # It has, or a rollback has taken what another session had written.
+        self.is_lost = False
+
         # A thread that a handler has started with its context may outlive the dispatch.
         self.is_over = False
 
         self._claim_again = claim_again
         self._was_rolled_back = False
+        self._open: list[t.Any] = []  # sessions in a transaction, in the order of its beginning
+
+        outer = current_join()
+        self._outer = outer if outer is not None and outer.connection is self.connection else None
         _watch(own.connection.engine)
+
+        # SQLite in memory: every other use of the engine ends with a rollback of this connection.
+        if isinstance(own.connection.engine.pool, sa.StaticPool):
+            self.distrust()
 
     def enter(self, session: t.Any) -> None:
         """Called before each statement of a session."""
@@ -61,17 +74,33 @@ class Join:
             )
             self.needs_savepoint = True
 
+        if session not in self._open:
+            self._open.append(session)
+
+        # What it writes now is in the savepoints of those that began later.
+        for later in self._open[self._open.index(session) + 1 :]:
+            later.sangho_holds_others = True
+
     def leave(self, session: t.Any) -> None:
         """Called when a transaction of a session has ended, in whichever way."""
         in_savepoint, committed = session.sangho_in_savepoint, session.sangho_committed
+        holds_others = session.sangho_holds_others
         session.sangho_in_savepoint, session.sangho_committed = None, False
+        session.sangho_holds_others = False
+
+        if session in self._open:
+            holds_others |= not in_savepoint and session is not self._open[-1]
+            self._open.remove(session)
 
         if in_savepoint is None:
             return
 
         if committed:
             self.holds_more_than_claim = True
+        elif holds_others:
+            self.is_lost = True
         elif not in_savepoint:
+            self.is_lost = False
             self.own.roll_back()  # which close() and remove() have not done
             self._was_rolled_back = True
 
@@ -80,6 +109,9 @@ class Join:
 
         :raises WebhookError: if something else has undone it, or if more than it is undone.
         """
+        if self.is_lost:
+            raise ended()
+
         if self.own.current.is_active:
             return
 
@@ -89,8 +121,31 @@ class Join:
         self._claim_again()
         self._was_rolled_back = False
 
+    def lose(self) -> None:
+        """Called when the database has ended the transaction."""
+        self.is_lost = True
+
+        if self._outer is not None:
+            self._outer.lose()
+
+    def refuse_savepoint(self) -> None:
+        """Called when a session has committed without a savepoint of its own. One that a handler
+        has made on the connection is still there, and its rollback would undo what is committed.
+        """
+        own = self.own.current
+        expected = own if isinstance(own, sa.NestedTransaction) else None
+
+        if len(self._open) == 1 and self.connection.get_nested_transaction() is not expected:
+            raise WebhookError(
+                "A handler must end the savepoint that it has made on the connection before it"
+                " commits. Use db.session.begin_nested()."
+            )
+
     def distrust(self) -> None:
         """Called when a statement has failed, and before a handler gets the connection itself."""
+        if self._outer is not None:
+            self._outer.distrust()
+
         if not self.may_be_lost:
             self.may_be_lost = True
             sa.event.listen(self.connection, "commit", _refuse_commit)
@@ -126,8 +181,25 @@ def _watch(engine: sa.Engine) -> None:
 def _note_error(context: sa.ExceptionContext) -> None:
     join = current_join()
 
-    if join is not None and join.connection is context.connection:
-        join.distrust()
+    if join is None or join.connection is not context.connection:
+        return
+
+    join.distrust()
+
+    # Looking for the claim would not do: another run may have recorded the event since.
+    if _has_ended_transaction(join.connection, context.sqlalchemy_exception):
+        join.lose()
+
+
+def _has_ended_transaction(connection: sa.Connection, error: object) -> bool:
+    if connection.invalidated or connection.closed:
+        return False
+
+    if connection.dialect.name == "sqlite":
+        driver = connection.connection.driver_connection
+        return getattr(driver, "in_transaction", True) is False
+
+    return isinstance(error, sa_exc.DBAPIError) and error_code(error) == DEADLOCK
 
 
 def _refuse_commit(connection: sa.Connection) -> None:
@@ -149,6 +221,7 @@ def joined_class(base: type[t.Any]) -> type[t.Any]:
         sangho_join: Join
         sangho_in_savepoint: bool | None = None  # None: not in the guard's transaction
         sangho_committed = False
+        sangho_holds_others = False
 
         def get_bind(self, *args: t.Any, **kwargs: t.Any) -> sa.Engine | sa.Connection:
             bind: sa.Engine | sa.Connection = super().get_bind(*args, **kwargs)
@@ -179,6 +252,9 @@ def joined_class(base: type[t.Any]) -> type[t.Any]:
 
 def _note_commit(session: t.Any) -> None:
     session.sangho_committed = session.get_nested_transaction() is None
+
+    if session.sangho_committed and session.sangho_in_savepoint is False:
+        session.sangho_join.refuse_savepoint()
 
 
 def _note_end(session: t.Any, transaction: sa_orm.SessionTransaction) -> None:

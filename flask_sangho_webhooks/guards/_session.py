@@ -93,6 +93,13 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
                     " nobody commits it: an async handler with a 'scopefunc' that goes by threads,"
                     " or a thread of the handler's own. Call db.session.commit() there."
                 )
+
+            # What statements of the Core have written, as for db.session itself. And a session that
+            # has only read must not roll back what others have written.
+            for session in join.sessions:
+                if session.in_transaction():
+                    commit(session)
+
         finally:
             join.is_over = True
             current.reset(token)

@@ -77,6 +77,13 @@ class GuardTransaction:
         else:
             self.current = begun
 
+    def roll_back_all(self) -> None:
+        """Roll back, and also what a handler that has kept the connection has begun since."""
+        if self.current.is_active:
+            self.current.rollback()
+        elif not isinstance(self.current, sa.NestedTransaction):
+            self.connection.rollback()
+
     def roll_back(self) -> None:
         """Roll back unless committed."""
         roll_back(self.connection, self.current)

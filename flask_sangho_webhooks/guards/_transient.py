@@ -22,6 +22,9 @@ _TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
 _TRANSIENT_MYSQL = {0, 1040, 1053, 1205, 1213, 1290, 1317, 1927, 1969, 3024, 4031}
 _MYSQL_CLIENT = range(2000, 3000)
 
+DEADLOCK = 1213
+"""The error of MySQL and MariaDB that comes with a rollback of the whole transaction."""
+
 
 def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     """Whether the same statement may succeed later, with nothing mended."""

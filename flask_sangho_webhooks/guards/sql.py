@@ -210,8 +210,7 @@ class SQLGuard:
         event in a transaction of its own. Another delivery may claim it in between.
         """
         with unavailable():
-            if own.current.is_active:  # the session's own rollback may have been the guard's
-                own.current.rollback()
+            own.roll_back_all()
 
             own.begin_again()
 
