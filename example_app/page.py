@@ -27,7 +27,7 @@ MEANINGS = {
     RECEIVED: ("processed", "The handler ran, and its work is committed."),
     DUPLICATE: ("duplicate", "Processed already. The handler did not run."),
     QUEUED: ("queued", "A worker runs the handler."),
-    "401 mismatch": ("refused", "The signature does not fit. The handler did not run."),
+    "401 mismatch": ("rejected", "The signature does not fit. The handler did not run."),
     "500 internal server error": ("failed", "The handler raised. All it did was rolled back."),
     "503 in_progress": ("in progress", "Being processed at this moment. Sangho tries again."),
     "503 unavailable": ("unavailable", "The database is busy. Sangho tries again."),

@@ -31,7 +31,7 @@ if t.TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> t.Any:
-        # Only who uses it needs redis-py, an extra, and waits for its import.
+        # Imported on first use: it needs redis-py, an extra.
         if name == "RedisGuard":
             from .guards.redis import RedisGuard
 

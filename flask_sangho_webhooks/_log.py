@@ -8,7 +8,7 @@ from .event import Event
 
 
 def outcome_extra(outcome: str, event: Event | None = None, seconds: float = 0) -> dict[str, t.Any]:
-    """The ``extra`` of a line: all four attributes on each, so that a format can name them.
+    """The ``extra`` of a line on an outcome: all four attributes, on these lines only.
 
     :param outcome: of :class:`.Outcome`, or the reason of an error, or ``failed``.
     :param event: None for a delivery that was rejected; what it says of itself is not verified.

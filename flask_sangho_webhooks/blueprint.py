@@ -245,7 +245,7 @@ def _reject(
 
 def _retry(endpoint: Endpoint, event: Event, error: WebhookError, seconds: float) -> Response:
     logger.warning(
-        "Event %s (%s) was not processed, and will be on a later delivery: %s",
+        "Event %s (%s) was not processed, and is left to a later delivery: %s",
         event.id,
         event.type,
         error,

@@ -55,8 +55,8 @@ def run_handlers(
             if db is not None and db.session.registry.has():
                 session = db.session()
 
-                # Each handler finds a session without a transaction, as in a request of its own,
-                # where its commit is one of the guard's savepoints.
+                # Each handler finds a session without a transaction, as in a request of its own:
+                # its rollback undoes its own work, not that of the handlers before it.
                 if position == len(handlers) or is_joined(session):
                     with unavailable():
                         commit(session)

@@ -73,7 +73,9 @@ class EventInProgress(WebhookError):
 
 
 class GuardUnavailable(WebhookError):
-    """The store of processed event ids is unreachable, locked or timed out. Deliver again later."""
+    """The store of processed event ids, or the queue's broker, is unreachable, locked or timed out.
+    Deliver again later.
+    """
 
     status = 503
     reason = "unavailable"

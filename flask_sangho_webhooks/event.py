@@ -37,9 +37,14 @@ class Event:
     """When the event happened, in UTC. Deliveries may arrive in another order."""
 
     livemode: bool | None = None
+    """As sent; None if it is no boolean."""
+
     api_version: str | None = None
+    """As sent; None if it is no string."""
 
     data: dict[str, t.Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """As sent; empty if it is no object."""
+
     payload: dict[str, t.Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """The whole body, parsed."""
 
@@ -124,8 +129,8 @@ def _parse(body: bytes) -> dict[str, t.Any]:
 def _as_usual(text: str) -> dict[str, t.Any] | None:
     """The members of an event that ends with ``data``, as Sangho writes it, or None.
 
-    Only the few members before it are looked at for one that is there twice. To ask that of the
-    objects below, in a function called for each, takes as long again as the parser.
+    Only the event's own members are checked for duplicates: a hook that is called for each object
+    below would double the time of parsing.
     """
     before, name, after = text.partition('"data":')
     before += name + "0}"

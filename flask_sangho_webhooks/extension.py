@@ -1,4 +1,4 @@
-"""The extension object: handlers, configuration, and the way of one event through the guard."""
+"""The extension object: handlers, configuration, and the path of an event through the guard."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import dataclasses
 import typing as t
 
 Level = t.Literal["error", "warning", "advice"]
-"""An error loses events, runs them twice or refuses them all; a warning may; advice is good to
+"""An error loses events, runs them twice or rejects them all; a warning may; advice is good to
 know."""
 
 

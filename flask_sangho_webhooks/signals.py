@@ -10,7 +10,7 @@ object in all but the last.
     ``error``. Not for a handler that asks for a redelivery, nor for an unavailable guard. Sent once
     more with ``final=True`` when a queue gives up an event that has failed for 48 hours.
 ``delivery_rejected``
-    A delivery was refused before it became an event: ``reason``, ``status``.
+    A delivery was rejected before it became an event: ``reason``, ``status``.
 ``lease_lost``
     The handlers of an event took longer than the lease of their claim in Redis, and another run
     may have begun meanwhile: ``event``, ``guard``.

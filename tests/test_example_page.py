@@ -197,8 +197,8 @@ def test_five_are_sent_at_the_same_moment(shop: Served) -> None:
 def test_tampered(shop: Served) -> None:
     page = shop.play("tampered")
 
-    assert page.answers == ["401 refused"]
-    assert page.verdict == ("Order A-1001 stays open: no row in the ledger. 1 delivery: 1 refused")
+    assert page.answers == ["401 rejected"]
+    assert page.verdict == ("Order A-1001 stays open: no row in the ledger. 1 delivery: 1 rejected")
     assert "A-1001 solar lamp 5000 open 0 ×" in page.text
 
 

@@ -103,7 +103,7 @@ def check_shared_secrets(app: Flask) -> c.Iterator[Finding]:
                 "secret-shared",
                 "warning",
                 f"The endpoints {names} have a secret in common. Each has its own in Sangho: one"
-                " of them refuses its deliveries, or takes those of the other.",
+                " of them rejects its deliveries, or takes those of the other.",
                 _COPY.format(key=f"{other.webhooks.config_prefix}SECRET"),
             )
 

@@ -37,7 +37,7 @@ def check(context: click.Context, strict: bool, as_json: bool, name: str | None)
         flask --app shop sangho check
         flask --app shop sangho check --json | jq '.findings[].code'
 
-    An error loses events, runs them twice or refuses them all; a warning may; advice is good to
+    An error loses events, runs them twice or rejects them all; a warning may; advice is good to
     know. The exit code is 1 if there is an error. Nothing is written, and no secret is shown.
     """
     try:

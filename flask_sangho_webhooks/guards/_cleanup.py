@@ -37,7 +37,7 @@ class Cleanup:
 
     :param begin: makes a connection in a transaction that commits at the end of its block. On MySQL
         and MariaDB it must take no locks on gaps, in which deliveries insert.
-    :param age: from which on a record is deleted.
+    :param age: records older than this are deleted.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
     """Stands in for the sessionmaker behind ``db.session``.
 
     Outside a dispatch it makes the app's ordinary sessions. In one, it makes sessions that work in
-    the guard's transaction, so that commit(), rollback() and remove() in a handler never commit the
-    claim, nor lose it.
+    the guard's transaction: commit() in a handler does not commit the claim, and a claim that a
+    rollback() or remove() has undone is made again (see :class:`.Join`).
     """
 
     def __init__(self, ordinary: sa_orm.sessionmaker[t.Any]) -> None:
@@ -117,8 +117,8 @@ def is_joined(session: sa_orm.Session) -> bool:
 
 
 def commit(session: sa_orm.Session) -> None:
-    """Commit, and leave the objects of the session as they are: who holds one, such as a callback
-    after the commit, can read on without a connection.
+    """Commit, and leave the session's objects loaded: code that still holds one, such as a callback
+    after the commit, can read it without a connection.
     """
     expire_on_commit, session.expire_on_commit = session.expire_on_commit, False
 

@@ -71,8 +71,8 @@ class Guard(t.Protocol):
     ) -> int:
         """Delete old records in batches, with a commit each.
 
-        :param older_than: the age from which on a record is deleted. Nothing is refused here;
-            the command line asks for at least 48 hours.
+        :param older_than: records older than this are deleted. Nothing is refused here; the
+            command line asks for at least 48 hours.
         :param batch_size: records per transaction.
         :param dry_run: count, delete nothing.
         :return: how many records were deleted, or would be.

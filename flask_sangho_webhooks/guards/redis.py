@@ -53,8 +53,8 @@ class RedisGuard:
     ====================  ==========================  =======
 
     What handlers do is outside the guard. An event whose process is killed runs again after the
-    lease, and one whose handlers take longer than the lease may run twice at the same time. Only
-    who finds its own token in the key completes or releases the claim:
+    lease, and one whose handlers take longer than the lease may run twice at the same time. A run
+    completes or releases the claim only if it finds its own token in the key:
 
     ======================================  ==================================
     first run                               second run
@@ -184,7 +184,7 @@ class RedisGuard:
         """Repeat a command until it is answered.
 
         A lost reply leaves open whether the command was carried out. Every command of the guard
-        says so when it is repeated: who sets, completes or deletes is told what was there.
+        can be repeated: it returns what it found.
 
         :param pauses: seconds before each further attempt.
         :raises GuardUnavailable: if there is no answer.

@@ -174,7 +174,19 @@ class SQLGuard:
         return result
 
     def _claim_again(self, own: GuardTransaction, event: Event) -> None:
-        """Go on after a handler's rollback. Another delivery may have claimed the event since."""
+        r"""Go on after a handler's rollback. Another delivery may have claimed the event since:
+
+        ============================================  ===============================
+        this delivery                                 another
+        ============================================  ===============================
+        BEGIN; claim: ours; handler …
+        session.rollback() → ROLLBACK
+        \                                             BEGIN; claim: ours; handler …
+        next statement: BEGIN; claim: taken
+        → EventInProgress, 503
+        \                                             COMMIT
+        ============================================  ===============================
+        """
         with unavailable():
             own.begin_again()
 
@@ -206,8 +218,8 @@ class SQLGuard:
             raise ended()
 
     def _discard(self, own: GuardTransaction, event: Event) -> Outcome:
-        """Undo everything that the handlers wrote, in savepoints they released too, and record the
-        event in a transaction of its own. Another delivery may claim it in between.
+        """Undo everything that the handlers wrote, also what they committed, and record the event
+        in a transaction of its own. Another delivery may claim it in between.
         """
         with unavailable():
             own.roll_back_all()

@@ -72,7 +72,7 @@ def test_tampered(visit: Visit) -> None:
 
     shop.press("Tampered")
 
-    assert shop.answers() == [("401", "refused")]
+    assert shop.answers() == [("401", "rejected")]
     assert "A-1001 stays open: no row in the ledger." in shop.verdict
     assert shop.order("A-1001")[3:] == ["open", "0 ×"]
     assert shop.ledger() == []
