@@ -299,7 +299,21 @@ def test_path_that_another_view_takes(sqlite_url: str) -> None:
     webhooks = SanghoWebhooks(db)
     app.register_blueprint(webhooks.blueprint)
 
-    assert "'other', takes deliveries to '/webhook'" in finding(app, "path-taken")["message"]
+    assert finding(app, "path-taken")["message"] == (
+        "Another view of the app, 'other', takes deliveries to '/webhook'."
+    )
+
+
+def test_path_that_is_redirected(sqlite_url: str) -> None:
+    app, db = Flask(__name__), SQLAlchemy()
+    app.config.update(CONFIG, SQLALCHEMY_DATABASE_URI=sqlite_url)
+    app.add_url_rule("/webhook", "old", redirect_to="/new", methods=["POST"])
+    db.init_app(app)
+    app.register_blueprint(SanghoWebhooks(db).blueprint)
+
+    assert finding(app, "path-taken")["message"] == (
+        "A redirect or an error takes deliveries to '/webhook'."
+    )
 
 
 class UnknownCSRF(CSRFProtect):  # type: ignore[misc]

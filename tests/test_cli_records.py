@@ -223,7 +223,7 @@ def test_redis_cannot_list_events(redis_shop: Shop) -> None:
     result = run(redis_shop, "events")
 
     assert result.exit_code == 1
-    assert "The guard of 'sangho_webhooks', a RedisGuard, cannot list events" in result.output
+    assert "The RedisGuard of 'sangho_webhooks' cannot list events. Leave it out" in result.output
 
 
 # --------------------------------------------------------------------- forget

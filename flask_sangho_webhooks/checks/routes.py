@@ -67,10 +67,15 @@ def _check_match(app: Flask, rule: Rule) -> c.Iterator[Finding]:
         matched = None
 
     if matched != rule.endpoint:
+        taker = (
+            "A redirect or an error"
+            if matched is None
+            else f"Another view of the app, {matched!r},"
+        )
         yield Finding(
             "path-taken",
             "error",
-            f"Another view of the app, {matched!r}, takes deliveries to {rule.rule!r}.",
+            f"{taker} takes deliveries to {rule.rule!r}.",
             "Give the endpoint a path of its own: SanghoWebhooks(db, path=…), or url_prefix=… where"
             " the blueprint is registered.",
         )

@@ -16,11 +16,8 @@ from ..extension import Endpoint, EXTENSION_KEY
 COMMANDS = ("check", "cleanup", "events", "forget", "handlers", "trigger", "upgrade")
 """Each is the name of a command and of the module in this package that adds it to the group."""
 
-
-NO_ENDPOINT = (
-    "This app has no endpoint for Sangho's webhooks: app.register_blueprint(webhooks.blueprint), or"
-    " in a worker webhooks.init_app(app)"
-)
+NO_ENDPOINT = "This app has no endpoint for Sangho's webhooks"
+REGISTER = "app.register_blueprint(webhooks.blueprint), or in a worker webhooks.init_app(app)"
 
 
 class _Group(AppGroup):
@@ -58,7 +55,7 @@ def endpoints(name: str | None) -> list[Endpoint]:
     found: dict[str, Endpoint] = current_app.extensions.get(EXTENSION_KEY, {})
 
     if not found:
-        raise click.ClickException(NO_ENDPOINT)
+        raise click.ClickException(f"{NO_ENDPOINT}: {REGISTER}")
 
     if name is None:
         return list(found.values())

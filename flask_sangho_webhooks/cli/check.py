@@ -16,7 +16,7 @@ from ..checks.routes import urls
 from ..errors import ConfigError
 from ..extension import Endpoint, EXTENSION_KEY
 from ..findings import Finding
-from . import endpoints, json_option, name_option, NO_ENDPOINT, sangho, show_json
+from . import endpoints, json_option, name_option, NO_ENDPOINT, REGISTER, sangho, show_json
 
 _COLORS = {"error": "red", "warning": "yellow", "advice": "cyan"}
 
@@ -74,8 +74,7 @@ def _unloaded(error: ConfigError) -> Finding:
 
 
 def _no_endpoint() -> Finding:
-    message, _, fix = NO_ENDPOINT.partition(": ")
-    return Finding("no-endpoint", "error", f"{message}.", fix)
+    return Finding("no-endpoint", "error", f"{NO_ENDPOINT}.", REGISTER)
 
 
 def _report(

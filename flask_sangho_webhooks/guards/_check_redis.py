@@ -8,7 +8,7 @@ import typing as t
 
 from ..errors import GuardUnavailable
 from ..findings import Finding
-from ._check_sql import check_skew
+from ._clock import check_skew
 
 if t.TYPE_CHECKING:
     from .redis import RedisGuard

@@ -14,12 +14,10 @@ from flask import current_app
 from ..errors import ConfigError, GuardUnavailable
 from ..findings import Finding
 from ..models import index_name
+from ._clock import check_skew
 from ._table import find_defects, find_demands, MYSQL
 from ._transaction import begin, roll_back
 from ._transient import describe
-
-MAX_SKEW = 30
-"""Seconds by which the clocks of this machine and the database may differ."""
 
 UPGRADE = "flask sangho upgrade"
 MIGRATE = 'flask db migrate -m "Remember processed webhook events" && flask db upgrade'
@@ -121,21 +119,3 @@ def _check_clock(connection: sa.Connection) -> c.Iterator[Finding]:
     before = time.time()
     theirs = float(connection.execute(sa.select(clock)).scalar_one())
     yield from check_skew("the database", before, theirs, time.time())
-
-
-def check_skew(whose: str, before: float, theirs: float, after: float) -> c.Iterator[Finding]:
-    """Compare a server's clock with ours.
-
-    :param before: Unix time by our clock before the server was asked.
-    :param after: and after its answer.
-    """
-    skew = max(before - theirs, theirs - after)
-
-    if skew > MAX_SKEW:
-        yield Finding(
-            "clock-skew",
-            "warning",
-            f"The clocks of this machine and of {whose} are {skew:.0f} seconds apart (more than"
-            f" {MAX_SKEW}). One is wrong: if it is this one, signatures look expired.",
-            "timedatectl set-ntp true",
-        )
