@@ -17,6 +17,10 @@ from .errors import GuardUnavailable
 from .event import Event
 
 _MAX_IDLE = 10
+"""Connections that are kept by a process for each Celery app."""
+
+_STEP = 0.4
+"""The part of the timeout that one step of publishing may take, such as connecting."""
 
 DELIVERY_PERIOD = dt.timedelta(hours=48)
 """For so long after an event Sangho itself would deliver it again."""
@@ -78,7 +82,7 @@ class Publishers:
             self.close()
 
         try:
-            publisher = _Publisher(app, self.timeout * 0.4)
+            publisher = _Publisher(app, self.timeout * _STEP)
             publisher.publish(signature, event)
         except _Unpublished as error:
             kind = type(error.__cause__).__name__
@@ -93,7 +97,7 @@ class Publishers:
         :raises GuardUnavailable: if there is none within the time limit.
         """
         try:
-            publisher = _Publisher(app, self.timeout * 0.4)
+            publisher = _Publisher(app, self.timeout * _STEP)
         except _Unpublished as error:
             raise GuardUnavailable("The broker is unreachable.") from error.__cause__
 

@@ -19,9 +19,15 @@ from .base import Progress
 _T = t.TypeVar("_T")
 
 _LOOK_AHEAD = 20_000
+"""Keys that are read at a time."""
+
 _ATTEMPTS = 5
 _RETRY_PAUSE = 0.2
+"""Seconds, times the number of the attempt."""
+
 _MAX_PAUSE = 0.05
+"""Seconds for which SQLite's lock is left to others after a batch."""
+
 _LOCK_TIMEOUT = "100ms"
 
 
