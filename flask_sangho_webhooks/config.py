@@ -64,7 +64,7 @@ class Config:
         :param values: ``app.config``.
         :param prefix: of the keys, such as ``SANGHO_WEBHOOK_``.
         :param name: of the endpoint.
-        :raises ConfigError: naming the key, what is wrong and how to mend it.
+        :raises ConfigError: naming the key, what is wrong and how to fix it.
         """
         for key, default in DEFAULTS.items():
             values.setdefault(prefix + key, default)

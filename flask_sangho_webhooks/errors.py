@@ -31,7 +31,7 @@ class WebhookError(Exception):
 
 
 class ConfigError(WebhookError):
-    """The extension is set up in a way that cannot work. The message says how to mend it."""
+    """The extension is set up in a way that cannot work. The message says how to fix it."""
 
     reason = "config"
 

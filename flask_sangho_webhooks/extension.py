@@ -144,7 +144,7 @@ class SanghoWebhooks:
         - ``SANGHO_WEBHOOK_LOCK_TIMEOUT``: seconds, 2.
         - ``SANGHO_WEBHOOK_REDIS_URL``, ``SANGHO_WEBHOOK_LEASE``: for ``RedisGuard``.
 
-        :raises ConfigError: naming what is wrong and how to mend it. Nothing is registered then.
+        :raises ConfigError: naming what is wrong and how to fix it. Nothing is registered then.
         """
         if self.guard is None:
             raise ConfigError(

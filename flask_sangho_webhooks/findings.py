@@ -12,7 +12,7 @@ know."""
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, and what mends it. Holds no secret, and no password."""
+    """Something that is wrong, and how to fix it. Holds no secret, and no password."""
 
     code: str
     """A stable, machine-readable name."""

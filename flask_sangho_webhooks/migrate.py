@@ -28,6 +28,7 @@ VERSION_TABLE = "sangho_alembic_version"
 BRANCH = "sangho"
 
 _LOCK_TIMEOUT = 60
+"""Seconds to wait for another upgrade, on MySQL and MariaDB."""
 
 
 def migrations_directory() -> pathlib.Path:
@@ -127,12 +128,12 @@ def adopt(context: MigrationContext, name: str, index: str, schema: str | None =
         if defect.blocks:
             raise ConfigError(f"{defect.message} {defect.fix}")
 
-    mendable = [defect for defect in defects if defect.code in _MENDERS]
+    fixable = [defect for defect in defects if defect.code in _FIXES]
 
-    for defect in mendable:
-        _MENDERS[defect.code](operations, name, index, schema)
+    for defect in fixable:
+        _FIXES[defect.code](operations, name, index, schema)
 
-    return [defect.lacks for defect in mendable]
+    return [defect.lacks for defect in fixable]
 
 
 def _apply_revisions(connection: sa.Connection, *, start_over: bool) -> None:
@@ -188,7 +189,7 @@ def _refuse_null(operations: Operations, name: str, index: str, schema: str | No
         batch.alter_column("event_id", existing_type=event_id["type"], nullable=False)
 
 
-_MENDERS: dict[str, c.Callable[[Operations, str, str, str | None], None]] = {
+_FIXES: dict[str, c.Callable[[Operations, str, str, str | None], None]] = {
     "table-index": _add_index,
     "table-collation": _make_byte_exact,
     "table-engine": _use_innodb,

@@ -245,7 +245,7 @@ def test_blueprint_that_is_not_registered(sqlite_url: str) -> None:
 
     assert codes(app) == ["not-registered"]
     assert result.exit_code == 0
-    assert "mend it: app.register_blueprint(webhooks.blueprint)" in result.output
+    assert "fix: app.register_blueprint(webhooks.blueprint)" in result.output
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_app_without_an_endpoint(tmp_path: pathlib.Path) -> None:
 
     assert done.returncode == 1
     assert "error [no-endpoint] This app has no endpoint for Sangho's webhooks." in done.stdout
-    assert "mend it: app.register_blueprint(webhooks.blueprint)" in done.stdout
+    assert "fix: app.register_blueprint(webhooks.blueprint)" in done.stdout
 
     done = run_flask(tmp_path, source, "cleanup")
 

@@ -1,4 +1,4 @@
-"""``flask sangho trigger``: what it delivers, what it prints, and what it says to mend."""
+"""``flask sangho trigger``: what it delivers, what it prints, and what it says to fix."""
 
 from __future__ import annotations
 
@@ -176,18 +176,18 @@ def test_server_with_another_secret(sqlite_shop: Shop, sqlite_url: str) -> None:
         given = run(sqlite_shop.app, TYPE, "--url", url, "--secret", "whsec_theirs")
         sqlite_shop.app.config.update(theirs)
         sqlite_shop.webhooks.init_app(sqlite_shop.app)
-        mended = run(sqlite_shop.app, TYPE, "--url", url)
+        fixed = run(sqlite_shop.app, TYPE, "--url", url)
 
     assert wrong.exit_code == 1
     assert answers(wrong)[0].startswith('401 {"error":"mismatch"')
     assert f"The server at {url}/webhook has another secret" in wrong.stderr
     assert "add --secret" in wrong.stderr
     assert "set SANGHO_WEBHOOK_SECRET (in the environment, FLASK_SANGHO_" in wrong.stderr
-    assert (right.exit_code, given.exit_code, mended.exit_code) == (0, 0, 0)
+    assert (right.exit_code, given.exit_code, fixed.exit_code) == (0, 0, 0)
     assert not any(
         secret in result.output
         for secret in (SECRET, "whsec_theirs")
-        for result in (wrong, right, given, mended)
+        for result in (wrong, right, given, fixed)
     )
 
 

@@ -283,7 +283,7 @@ def test_header_id_that_differs_is_refused(header_id: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["null", "5", '""', "[]"])
-def test_header_id_does_not_mend_an_unusable_one(value: str) -> None:
+def test_header_id_does_not_replace_an_unusable_one(value: str) -> None:
     refusal(b'{"type": "kyc.updated", "id": %s}' % value.encode(), "evt_1")
 
 

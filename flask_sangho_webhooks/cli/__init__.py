@@ -41,7 +41,7 @@ class _Group(AppGroup):
             raise click.ClickException(str(error)) from error
 
 
-sangho = _Group("sangho", help="Set up, watch and mend Sangho's webhooks.")
+sangho = _Group("sangho", help="Set up, watch and repair Sangho's webhooks.")
 
 name_option = click.option("--name", help="Of this endpoint only.  [default: all of the app]")
 json_option = click.option("as_json", "--json", is_flag=True, help="Print JSON, for a program.")

@@ -1,4 +1,4 @@
-"""One delivery of ``flask sangho trigger``, its answer, and what to mend if it is not a 2xx."""
+"""One delivery of ``flask sangho trigger``, its answer, and what to fix if it is not a 2xx."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _no_answer(url: str, error: Exception) -> str:
 
 
 def hint(answer: Answer, endpoint: Endpoint, target: str, *, is_remote: bool) -> str | None:
-    """What to mend, where the answer does not say it.
+    """What to fix, where the answer does not say it.
 
     :param target: the path or URL that the event was delivered to.
     """

@@ -27,7 +27,7 @@ _COLORS = {"error": "red", "warning": "yellow", "advice": "cyan"}
 @name_option
 @click.pass_context
 def check(context: click.Context, strict: bool, as_json: bool, name: str | None) -> None:
-    """Say what is wrong with the app's endpoints, and what mends it.
+    """Say what is wrong with the app's endpoints, and how to fix it.
 
     Looks at the configuration, the routes, the handlers, the table or Redis, and the broker and
     its workers. It also says to which URL Sangho must post. Run it on the machine and with the
@@ -108,7 +108,7 @@ def _show(findings: list[Finding], places: list[tuple[Endpoint, list[str]]]) -> 
         whose = f"{finding.endpoint}: " if finding.endpoint and len(places) > 1 else ""
         level = click.style(finding.level, fg=_COLORS[finding.level], bold=True)
         click.echo(f"\n{level} [{finding.code}] {whose}{finding.message}")
-        click.echo(f"    mend it: {finding.fix}")
+        click.echo(f"    fix: {finding.fix}")
 
     click.echo(("\n" if findings else "") + _summary(finding.level for finding in findings))
 

@@ -30,7 +30,7 @@ def forget(event_ids: list[str], yes: bool, name: str | None) -> None:
     """Forget that events were processed, so that a redelivery runs their handlers again.
 
     For an event whose handlers succeeded and did the wrong thing. What they did is not undone:
-    mend that first, or their effects are there twice.
+    correct that first, or their effects are there twice.
 
     \b
         flask --app shop sangho forget evt_1f2e3d4c

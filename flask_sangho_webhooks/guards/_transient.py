@@ -27,7 +27,7 @@ DEADLOCK = 1213
 
 
 def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
-    """Whether the same statement may succeed later, with nothing mended."""
+    """Whether the same statement may succeed later, with nothing fixed."""
     if isinstance(error, sa_exc.TimeoutError):  # the pool has no free connection
         return True
 
