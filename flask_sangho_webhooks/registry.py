@@ -84,10 +84,9 @@ def check_patterns(patterns: c.Sequence[str], *, stacklevel: int) -> None:
             )
 
         if not is_known(pattern):
-            nearest = nearest_known(pattern)
-            hint = f"Did you mean {nearest!r}?" if nearest else "The handler runs if it does."
+            hint = suggestion(pattern) or " The handler runs if it does."
             warnings.warn(
-                f"Sangho is not known to send {pattern!r}. {hint}", stacklevel=stacklevel + 1
+                f"Sangho is not known to send {pattern!r}.{hint}", stacklevel=stacklevel + 1
             )
 
 
@@ -101,10 +100,14 @@ def is_known(pattern: str) -> bool:
     return any(matches(pattern, known) for known in KNOWN_TYPES)
 
 
-def nearest_known(pattern: str) -> str | None:
-    """The type that is known, or pattern of such types, that looks most alike."""
-    nearest = difflib.get_close_matches(pattern, [*KNOWN_TYPES, *_known_prefixes()], n=1)
-    return nearest[0] if nearest else None
+def suggestion(pattern: str, *, with_prefixes: bool = True) -> str:
+    """A question, after a space, that names what is known and looks most alike; or nothing.
+
+    :param with_prefixes: whether that may be a pattern such as ``payment_intent.*``.
+    """
+    known = [*KNOWN_TYPES, *_known_prefixes()] if with_prefixes else KNOWN_TYPES
+    nearest = difflib.get_close_matches(pattern, known, n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _known_prefixes() -> set[str]:

@@ -9,10 +9,10 @@ invoice.
 from __future__ import annotations
 
 import copy
-import difflib
 import typing as t
 
-from .event_types import EventType, KNOWN_TYPES
+from .event_types import EventType
+from .registry import suggestion
 
 _CREATED = "2026-01-15T09:30:00Z"
 _UPDATED = "2026-01-15T09:31:12Z"
@@ -246,12 +246,7 @@ def sample(event_type: EventType | str) -> dict[str, t.Any]:
     :raises ValueError: naming the nearest known type, if Sangho is not known to send this one.
     """
     if event_type not in SAMPLES:
-        raise ValueError(f"There is no sample of {event_type!r}.{suggestion(event_type)}")
+        hint = suggestion(event_type, with_prefixes=False)
+        raise ValueError(f"There is no sample of {event_type!r}.{hint}")
 
     return copy.deepcopy(SAMPLES[event_type])
-
-
-def suggestion(event_type: str) -> str:
-    """A question that names the nearest known type, after a space, or nothing."""
-    nearest = difflib.get_close_matches(event_type, KNOWN_TYPES, n=1)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""

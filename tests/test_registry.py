@@ -17,7 +17,7 @@ import pytest
 
 from flask_sangho_webhooks import ConfigError, Event, SanghoWebhooks
 from flask_sangho_webhooks.event_types import KNOWN_TYPES
-from flask_sangho_webhooks.registry import Handler, HandlerFunction, is_async, Registry
+from flask_sangho_webhooks.registry import Handler, HandlerFunction, is_async, Registry, suggestion
 
 from .support import Shop, TYPE
 
@@ -139,6 +139,12 @@ def test_unknown_pattern_warns_on_the_line_of_the_decorator(
     assert str(warning.message) == f"Sangho is not known to send {pattern!r}. {hint}"
     assert (warning.filename, warning.lineno) == (__file__, line)
     assert registered(webhooks, pattern.replace("*", "x")) == [handler]
+
+
+def test_suggestion() -> None:
+    assert suggestion("xyz") == ""
+    assert suggestion("payment_intents.*") == " Did you mean 'payment_intent.*'?"
+    assert suggestion("payout", with_prefixes=False) == " Did you mean 'payout.paid'?"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from flask_sangho_webhooks.event_types import KNOWN_TYPES
-from flask_sangho_webhooks.samples import sample, SAMPLES, suggestion
+from flask_sangho_webhooks.samples import sample, SAMPLES
 
 PREFIXES = {
     "account": "acct",
@@ -83,7 +83,3 @@ def test_a_sample_is_the_callers_own() -> None:
 def test_unknown_type_is_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"'invoice\.payd'\. Did you mean 'invoice\.paid'\?$"):
         sample("invoice.payd")
-
-
-def test_no_suggestion_where_nothing_is_near() -> None:
-    assert suggestion("xyz") == ""

@@ -6,7 +6,7 @@ import collections.abc as c
 
 from ..extension import Endpoint
 from ..findings import Finding
-from ..registry import is_known, nearest_known
+from ..registry import is_known, suggestion
 
 
 def check_handlers(endpoint: Endpoint) -> c.Iterator[Finding]:
@@ -24,12 +24,9 @@ def check_handlers(endpoint: Endpoint) -> c.Iterator[Finding]:
 
     for pattern in dict.fromkeys(p for handler in handlers for p in handler.patterns):
         if not is_known(pattern):
-            nearest = nearest_known(pattern)
             yield Finding(
                 "type-unknown",
                 "warning",
                 f"A handler is registered for {pattern!r}, which Sangho is not known to send.",
-                f"Did you mean {nearest!r}?"
-                if nearest
-                else "Look the type up in Sangho's dashboard.",
+                suggestion(pattern).lstrip() or "Look the type up in Sangho's dashboard.",
             )

@@ -9,7 +9,7 @@ import click
 
 from ..extension import Endpoint
 from ..guards._records import Record
-from ..registry import is_known, is_pattern, nearest_known
+from ..registry import is_known, is_pattern, suggestion
 from . import endpoints, json_option, name_option, sangho, show_json, show_table
 
 
@@ -81,10 +81,8 @@ def _has_records(endpoint: Endpoint) -> bool:
 
 
 def _nothing(pattern: str) -> str:
-    nearest = None if is_known(pattern) else nearest_known(pattern)
-    return f"No event of type {pattern!r} is recorded." + (
-        f" Did you mean {nearest!r}?" if nearest else ""
-    )
+    hint = "" if is_known(pattern) else suggestion(pattern)
+    return f"No event of type {pattern!r} is recorded.{hint}"
 
 
 def _row(endpoint: Endpoint, record: Record, with_endpoint: bool) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import click
 from ..errors import PayloadError
 from ..event import Event
 from ..extension import Endpoint
-from ..registry import Handler, is_async, is_known, nearest_known
+from ..registry import Handler, is_async, is_known, suggestion
 from . import endpoints, json_option, name_option, sangho, show_json, show_table
 
 
@@ -68,8 +68,7 @@ def handlers(event_type: str | None, as_json: bool, name: str | None) -> None:
         click.echo(_nothing(event_type))
 
     if event_type is not None and not is_known(event_type):
-        nearest = nearest_known(event_type)
-        hint = f" Did you mean {nearest!r}?" if nearest else ""
+        hint = suggestion(event_type, with_prefixes=False)
         click.echo(f"Sangho is not known to send {event_type!r}.{hint}", err=True)
 
 

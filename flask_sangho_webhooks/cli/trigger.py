@@ -16,7 +16,8 @@ from ..errors import PayloadError
 from ..event import Event
 from ..event_types import KNOWN_TYPES
 from ..extension import Endpoint
-from ..samples import sample, SAMPLES, suggestion
+from ..registry import suggestion
+from ..samples import sample, SAMPLES
 from ..testing import build_event, find_endpoint, find_path, SanghoTestClient
 from . import endpoints, sangho
 from ._delivery import Answer, hint, to_app, to_server
@@ -169,9 +170,10 @@ def _build(event_type: str, data: t.Any, event_id: str | None) -> Event:
     known = event_type in SAMPLES
 
     if not known and data is None:
+        hint = suggestion(event_type, with_prefixes=False)
         raise click.BadParameter(
-            f"Sangho is not known to send {event_type!r}.{suggestion(event_type)} If it does, give"
-            " the event's object with --data.",
+            f"Sangho is not known to send {event_type!r}.{hint} If it does, give the event's object"
+            " with --data.",
             param_hint="TYPE",
         )
 
