@@ -128,7 +128,7 @@ def _secret(key: str, position: int, entry: object) -> str:
             stacklevel=2,
         )
 
-    if any(character in secret for character in "[]\"', \t\n"):
+    if looks_like_list(secret):
         warnings.warn(
             f"{where} looks like a list, or has quotes or white space in it, and is used as it is."
             """ In the environment, a list is written as JSON: '["whsec_new", "whsec_old"]'.""",
@@ -136,6 +136,11 @@ def _secret(key: str, position: int, entry: object) -> str:
         )
 
     return secret
+
+
+def looks_like_list(secret: str) -> bool:
+    """Whether a secret has brackets, quotes, commas or white space in it; Sangho's have none."""
+    return any(character in secret for character in "[]\"', \t\n")
 
 
 def _is_utf8(secret: str) -> bool:

@@ -71,6 +71,9 @@ class EventInProgress(WebhookError):
     status = 503
     reason = "in_progress"
 
+    def __init__(self, message: str = "The event is being processed right now.") -> None:
+        super().__init__(message)
+
 
 class GuardUnavailable(WebhookError):
     """The store of processed event ids, or the queue's broker, is unreachable, locked or timed out.

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import mysql
 from .errors import ConfigError, GuardUnavailable
 from .guards import SQLGuard, unavailable
 from .guards._table import find_defects
-from .models import index_name, TABLE_NAME
+from .models import index_name, MYSQL, TABLE_NAME
 
 if t.TYPE_CHECKING:
     from alembic.migration import MigrationContext
@@ -214,7 +214,7 @@ def _alone(connection: sa.Connection) -> c.Iterator[None]:
     elif dialect == "postgresql":
         key = sa.func.hashtextextended(VERSION_TABLE, 0)
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
-    elif dialect in ("mysql", "mariadb"):
+    elif dialect in MYSQL:
         lock = sa.func.get_lock(VERSION_TABLE, _LOCK_TIMEOUT)
 
         if connection.execute(sa.select(lock)).scalar() != 1:
@@ -223,6 +223,6 @@ def _alone(connection: sa.Connection) -> c.Iterator[None]:
     try:
         yield
     finally:
-        if dialect in ("mysql", "mariadb"):
+        if dialect in MYSQL:
             with contextlib.suppress(sa_exc.SQLAlchemyError):
                 connection.execute(sa.select(sa.func.release_lock(VERSION_TABLE)))

@@ -16,10 +16,13 @@ TABLE_NAME = "processed_webhook_events"
 INDEX_NAME = "idx_webhook_processed_at"
 COLUMNS = ("event_id", "event_type", "processed_at")
 
+MYSQL = ("mysql", "mariadb")
+"""The dialects of one family of databases."""
+
 # MySQL and MariaDB compare text without regard to case unless told otherwise; two ids that differ
 # in case only would be one event, and the second would be lost.
 EVENT_ID_TYPE = sa.String(MAX_ID_LENGTH).with_variant(
-    sa.String(MAX_ID_LENGTH, collation="ascii_bin"), "mysql", "mariadb"
+    sa.String(MAX_ID_LENGTH, collation="ascii_bin"), *MYSQL
 )
 
 

@@ -9,7 +9,7 @@ import re
 
 from flask import Flask
 
-from ..config import DEFAULT_RETENTION, DEFAULTS, SECRET_PREFIX
+from ..config import DEFAULT_RETENTION, DEFAULTS, looks_like_list, SECRET_PREFIX
 from ..extension import Endpoint, EXTENSION_KEY
 from ..findings import Finding
 
@@ -79,7 +79,7 @@ def check_secret(secret: str, where: str, fix: str) -> c.Iterator[Finding]:
             fix,
         )
 
-    if any(character in secret for character in "[]\"', \t\n"):
+    if looks_like_list(secret):
         yield Finding(
             "secret-format",
             "error",

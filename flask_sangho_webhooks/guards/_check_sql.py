@@ -13,9 +13,9 @@ from flask import current_app
 
 from ..errors import ConfigError, GuardUnavailable
 from ..findings import Finding
-from ..models import index_name
+from ..models import index_name, MYSQL
 from ._clock import check_skew
-from ._table import find_defects, find_demands, MYSQL
+from ._table import find_defects, find_demands
 from ._transaction import begin, roll_back
 from ._transient import describe
 

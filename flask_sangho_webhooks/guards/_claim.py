@@ -221,16 +221,22 @@ def _mariadb(connection: sa.Connection, table: sa.Table, event: Event) -> Claim:
 
 
 def _mysql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
-    statement = _insert_statement(table, Insert)
+    with lock_wait_timeout(connection, timeout):
+        return _insert(connection, table, _insert_statement(table, Insert), event)
+
+
+@contextlib.contextmanager
+def lock_wait_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]:
+    """Wait for a lock of InnoDB for our time, in whole seconds, then for the app's own again."""
+    setting = "SET SESSION innodb_lock_wait_timeout = "
     previous = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
-    set_timeout = "SET SESSION innodb_lock_wait_timeout = "
-    connection.exec_driver_sql(set_timeout + str(max(1, int(timeout))))
+    connection.exec_driver_sql(f"{setting}{max(1, int(timeout))}")
 
     try:
-        return _insert(connection, table, statement, event)
+        yield
     finally:
         if not connection.invalidated:
-            connection.exec_driver_sql(set_timeout + str(previous))
+            connection.exec_driver_sql(f"{setting}{previous}")
 
 
 def _insert(connection: sa.Connection, table: sa.Table, statement: Insert, event: Event) -> Claim:

@@ -13,6 +13,7 @@ import typing as t
 import sqlalchemy as sa
 
 from ..errors import GuardUnavailable
+from ..models import MYSQL
 from ._claim import utc_now
 from .base import Progress
 
@@ -189,7 +190,7 @@ class Cleanup:
 
 def _cutoff(connection: sa.Connection, age: dt.timedelta) -> dt.datetime:
     """The time of records of this age, as ``processed_at`` holds it."""
-    if connection.dialect.name in ("mysql", "mariadb"):
+    if connection.dialect.name in MYSQL:
         # The server reckons: the session's zone may have changed its offset within the age.
         seconds = sa.func.unix_timestamp() - int(age.total_seconds())
         cutoff = sa.func.from_unixtime(seconds, type_=sa.TIMESTAMP())

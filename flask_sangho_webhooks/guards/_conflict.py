@@ -9,6 +9,7 @@ import weakref
 import sqlalchemy as sa
 
 from ..errors import ConfigError
+from ..models import MYSQL
 
 _exact: weakref.WeakKeyDictionary[sa.Engine, set[sa.Table]] = weakref.WeakKeyDictionary()
 """Tables in which an event conflicts with nothing but a record of the same event."""
@@ -58,7 +59,7 @@ def _select(table: sa.Table) -> sa.Select[t.Any]:
 
 def _is_exact(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the key of a MySQL or MariaDB table is its one constraint, and tells case apart."""
-    if connection.dialect.name not in ("mysql", "mariadb"):
+    if connection.dialect.name not in MYSQL:
         return False
 
     inspector = sa.inspect(connection)

@@ -77,7 +77,7 @@ class LeasedClaim:
         if owner == PROCESSED:
             return False
 
-        raise EventInProgress("The event is being processed right now.")
+        raise EventInProgress
 
     def complete(self, outcome: Outcome) -> Outcome:
         """Record the event as processed, unless another run has begun.

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 
 from ..errors import EventInProgress
-from ._claim import busy_timeout, lock_name, LOCK_WAIT_TIMEOUT
-from ._table import MYSQL
+from ..models import MYSQL
+from ._claim import busy_timeout, lock_name, LOCK_WAIT_TIMEOUT, lock_wait_timeout
 from ._transient import error_code, sqlstate
 
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -123,13 +123,13 @@ def _bounded(
             with busy_timeout(connection, timeout):
                 yield
         elif dialect in MYSQL:
-            with _lock_wait_timeout(connection, max(1, round(timeout))):
+            with lock_wait_timeout(connection, timeout):
                 yield
         else:
             yield
     except sa_exc.DBAPIError as error:
         if sqlstate(error) == _LOCK_NOT_AVAILABLE or error_code(error) == LOCK_WAIT_TIMEOUT:
-            raise EventInProgress("The event is being processed right now.") from error
+            raise EventInProgress from error
 
         raise
 
@@ -141,16 +141,3 @@ def _setting(connection: sa.Connection, name: str, value: str) -> c.Iterator[Non
     connection.execute(sa.select(sa.func.set_config(name, value, True)))
     yield
     connection.execute(sa.select(sa.func.set_config(name, previous, True)))
-
-
-@contextlib.contextmanager
-def _lock_wait_timeout(connection: sa.Connection, seconds: int) -> c.Iterator[None]:
-    setting = "SET SESSION innodb_lock_wait_timeout = "
-    previous = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
-    connection.exec_driver_sql(f"{setting}{seconds}")
-
-    try:
-        yield
-    finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql(f"{setting}{previous}")

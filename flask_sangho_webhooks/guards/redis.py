@@ -143,7 +143,7 @@ class RedisGuard:
 
         # A claim is no record: without it, the event would run twice at the same time.
         if found is not None and found != PROCESSED:
-            raise EventInProgress("The event is being processed right now.")
+            raise EventInProgress
 
         return found is not None
 

@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from ..config import Config
 from ..errors import ConfigError, Discard, EventInProgress
 from ..event import Event
-from ..models import default_model, table_of
+from ..models import default_model, MYSQL, table_of
 from ._claim import Claim, claim
 from ._cleanup import Cleanup
 from ._conflict import is_recorded
@@ -143,7 +143,7 @@ class SQLGuard:
                 with unavailable(hint):
                     connection = stack.enter_context(bind.connect())
 
-                    if read_committed and connection.dialect.name in ("mysql", "mariadb"):
+                    if read_committed and connection.dialect.name in MYSQL:
                         connection.execution_options(isolation_level="READ COMMITTED")
 
             with unavailable(hint):
@@ -163,13 +163,13 @@ class SQLGuard:
         except (sa_exc.ProgrammingError, sa_exc.OperationalError) as error:
             own.current.rollback()
 
-            if sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
+            if self._has_table(connection):
                 raise
 
             raise self._missing_table() from error
 
         if result is Claim.IN_PROGRESS:
-            raise EventInProgress("The event is being processed right now.")
+            raise EventInProgress
 
         return result
 
@@ -264,8 +264,11 @@ class SQLGuard:
             return newest(connection, self.table, pattern, limit)
 
     def _require_table(self, connection: sa.Connection) -> None:
-        if not sa.inspect(connection).has_table(self.table.name, schema=self.table.schema):
+        if not self._has_table(connection):
             raise self._missing_table()
+
+    def _has_table(self, connection: sa.Connection) -> bool:
+        return sa.inspect(connection).has_table(self.table.name, schema=self.table.schema)
 
     def check(self, prefix: str) -> list[Finding]:
         """What is wrong with the database and the table, which are only read."""
