@@ -11,9 +11,9 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 from sqlalchemy.dialects import mysql
 
+from ._table import find_defects
 from .errors import ConfigError, GuardUnavailable
 from .guards import SQLGuard, unavailable
-from .guards._table import find_defects
 from .models import index_name, MYSQL, TABLE_NAME
 
 if t.TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typing as t
 import click
 
 from ..extension import Endpoint
-from ..guards._records import Record
+from ..guards import Record
 from ..registry import is_known, is_pattern, suggestion
 from . import endpoints, json_option, name_option, sangho, show_json, show_table
 

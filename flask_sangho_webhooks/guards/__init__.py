@@ -5,4 +5,5 @@ from ._session import is_joined as is_joined
 from ._transient import unavailable as unavailable
 from .base import Guard as Guard
 from .base import Outcome as Outcome
+from .base import Record as Record
 from .sql import SQLGuard as SQLGuard

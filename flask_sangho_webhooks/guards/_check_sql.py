@@ -11,11 +11,11 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 from flask import current_app
 
+from .._table import find_defects, find_demands
 from ..errors import ConfigError, GuardUnavailable
 from ..findings import Finding
 from ..models import index_name, MYSQL
 from ._clock import check_skew
-from ._table import find_defects, find_demands
 from ._transaction import begin, roll_back
 from ._transient import describe
 

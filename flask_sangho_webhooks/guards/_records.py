@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
-import dataclasses
 import datetime as dt
 import typing as t
 
@@ -15,18 +14,9 @@ from ..errors import EventInProgress
 from ..models import MYSQL
 from ._claim import busy_timeout, lock_name, LOCK_WAIT_TIMEOUT, lock_wait_timeout
 from ._transient import error_code, sqlstate
+from .base import Record
 
 _LOCK_NOT_AVAILABLE = "55P03"
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """That an event was processed."""
-
-    event_id: str
-    event_type: str
-    processed_at: dt.datetime | None
-    """In UTC. Only records that the guard has not made may lack it."""
 
 
 def forget(connection: sa.Connection, table: sa.Table, event_id: str, timeout: float) -> bool:

@@ -8,9 +8,9 @@ import typing as t
 
 import sqlalchemy as sa
 
-from ..event import MAX_ID_LENGTH, MAX_TYPE_LENGTH
-from ..findings import Level
-from ..models import COLUMNS, MYSQL
+from .event import MAX_ID_LENGTH, MAX_TYPE_LENGTH
+from .findings import Level
+from .models import COLUMNS, MYSQL
 
 _LENGTHS = {"event_id": MAX_ID_LENGTH, "event_type": MAX_TYPE_LENGTH}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import dataclasses
 import datetime as dt
 import enum
 import typing as t
@@ -26,13 +27,23 @@ class Outcome(enum.Enum):
     QUEUED = "queued"
 
 
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """That an event was processed."""
+
+    event_id: str
+    event_type: str
+    processed_at: dt.datetime | None
+    """In UTC. Only records that the guard has not made may lack it."""
+
+
 class Guard(t.Protocol):
     """Lets each event through once. Methods are called inside an app context.
 
     A guard may have more, which is used if it is there: ``bind(config)`` returns the guard to use
     in an app with that configuration; ``model`` is the model of its table, and ``table`` the table;
     ``db`` is the database in whose transaction it records events; ``records(pattern, limit)``
-    returns a ``Record`` of each event whose type matches, the newest first; ``check(prefix)``
+    returns a :class:`.Record` of each event whose type matches, the newest first; ``check(prefix)``
     yields a :class:`.Finding` for each thing that is wrong with the guard's store, which it only
     reads. The prefix is that of the endpoint's keys in the configuration.
     """

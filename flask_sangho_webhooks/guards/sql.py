@@ -23,11 +23,10 @@ from ._conflict import is_recorded
 from ._session import SessionFactory, SetAside
 from ._transaction import ended, GuardTransaction, serialize_static_pool
 from ._transient import unavailable
-from .base import Dispatch, Outcome, Progress
+from .base import Dispatch, Outcome, Progress, Record
 
 if t.TYPE_CHECKING:
     from ..findings import Finding
-    from ._records import Record
 
 
 class SQLGuard:
