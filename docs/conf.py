@@ -27,7 +27,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(collections\.abc|datetime|dt|t|typing|celery|redis|sqlalchemy|werkzeug)\..*"),
     ("py:class", r"SQLAlchemy|Flask|MigrationContext"),
     # Returned, and of no use by themselves.
-    ("py:class", r"WebhookBlueprint|Record|Finding|flask_sangho_webhooks\.registry\.Handler"),
+    ("py:class", r"WebhookBlueprint"),
 ]
 
 autodoc_member_order = "bysource"

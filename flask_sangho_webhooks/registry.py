@@ -27,6 +27,7 @@ class Handler:
     patterns: list[str]
 
     def matches(self, event_type: str) -> bool:
+        """Whether events of a type run the function."""
         return any(matches(pattern, event_type) for pattern in self.patterns)
 
 
