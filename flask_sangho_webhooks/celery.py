@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import collections.abc as c
-import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -12,9 +11,10 @@ import random
 import time
 import typing as t
 
-from flask import current_app, has_app_context
+from flask import current_app
 
 from ._log import outcome_extra
+from ._worker import app_context, find_endpoint
 from .config import positive
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
@@ -28,7 +28,7 @@ try:
     from celery.exceptions import Reject, Retry
 
     from ._broker import Message, Publishers
-    from ._celery_check import check_celery
+    from ._check_celery import check_celery
 except ModuleNotFoundError as error:
     raise ConfigError(
         'CeleryQueue needs the celery extra: pip install "flask-sangho-webhooks[celery]"'
@@ -154,15 +154,15 @@ def process_event(task: t.Any, **values: t.Any) -> str:
     left = arguments.not_before - time.time()
 
     if left > 1:
-        raise _again(task, arguments, event, left, None)
+        raise _publish_again(task, arguments, event, left, None)
 
     is_last = time.time() >= arguments.give_up_at
     endpoint = None
     started = time.monotonic()
 
     try:
-        with _app_context(task.app):
-            endpoint = _endpoint(arguments.endpoint)
+        with app_context(task.app):
+            endpoint = find_endpoint(arguments.endpoint)
             outcome = endpoint.webhooks.process(event)
 
             if outcome is Outcome.UNHANDLED:
@@ -181,21 +181,8 @@ def process_event(task: t.Any, **values: t.Any) -> str:
             _give_up(task.app, endpoint, event, error)
             raise
 
-        failed = not isinstance(error, _NOT_FAILED)
-        became = error.reason if isinstance(error, _NOT_FAILED) else "retry"
-        seconds = _delay(error, arguments.failures, endpoint)
-        logger.log(
-            logging.WARNING if failed else logging.INFO,
-            "Event %s (%s) was not processed, and is tried again in %.0f seconds: %s",
-            event.id,
-            event.type,
-            seconds,
-            type(error).__name__,
-            exc_info=error if failed else None,
-            extra=outcome_extra(became, event, time.monotonic() - started),
-        )
-        arguments = dataclasses.replace(arguments, failures=arguments.failures + failed)
-        raise _again(task, arguments, event, seconds, error, endpoint) from error
+        took = time.monotonic() - started
+        raise _try_again(task, arguments, event, took, error, endpoint) from error
 
 
 @celery.shared_task(bind=True, name=CLEANUP)  # type: ignore[untyped-decorator]
@@ -204,9 +191,39 @@ def cleanup(task: t.Any) -> int:
 
     :return: how many.
     """
-    with _app_context(task.app):
+    with app_context(task.app):
         endpoints: dict[str, Endpoint] = current_app.extensions.get(EXTENSION_KEY, {})
         return sum(e.guard.cleanup(e.config.retention) for e in endpoints.values())
+
+
+def _try_again(
+    task: t.Any,
+    arguments: Message,
+    event: Event,
+    took: float,
+    error: Exception,
+    endpoint: Endpoint | None,
+) -> Exception:
+    """Log that an attempt did not get through, and publish the message for another.
+
+    :param took: seconds that it took.
+    :return: what to raise.
+    """
+    failed = not isinstance(error, _NOT_FAILED)
+    became = error.reason if isinstance(error, _NOT_FAILED) else "retry"
+    seconds = _delay(error, arguments.failures, endpoint)
+    logger.log(
+        logging.WARNING if failed else logging.INFO,
+        "Event %s (%s) was not processed, and is tried again in %.0f seconds: %s",
+        event.id,
+        event.type,
+        seconds,
+        type(error).__name__,
+        exc_info=error if failed else None,
+        extra=outcome_extra(became, event, took),
+    )
+    arguments = dataclasses.replace(arguments, failures=arguments.failures + failed)
+    return _publish_again(task, arguments, event, seconds, error, endpoint)
 
 
 def _delay(error: Exception, failures: int, endpoint: Endpoint | None) -> float:
@@ -222,7 +239,7 @@ def _delay(error: Exception, failures: int, endpoint: Endpoint | None) -> float:
     return seconds * random.uniform(0.5, 1)
 
 
-def _again(
+def _publish_again(
     task: t.Any,
     arguments: Message,
     event: Event,
@@ -265,37 +282,8 @@ def _give_up(app: celery.Celery, endpoint: Endpoint | None, event: Event, error:
     )
 
     if endpoint is not None:
-        with _app_context(app):
+        with app_context(app):
             send(event_failed, webhooks=endpoint.webhooks, event=event, error=error, final=True)
-
-
-@contextlib.contextmanager
-def _app_context(app: celery.Celery) -> c.Iterator[None]:
-    flask_app = getattr(app, "flask_app", None)
-
-    if has_app_context():
-        yield
-    elif flask_app is not None:
-        with flask_app.app_context():
-            yield
-    else:
-        raise ConfigError(
-            "The Celery worker has no Flask app. Let tasks run in its context, as Flask's"
-            " documentation shows under 'Background Tasks with Celery', or set"
-            " celery_app.flask_app."
-        )
-
-
-def _endpoint(name: str) -> Endpoint:
-    endpoint: Endpoint | None = current_app.extensions.get(EXTENSION_KEY, {}).get(name)
-
-    if endpoint is None:
-        raise ConfigError(
-            f"The worker's Flask app has no endpoint {name!r}. Register its blueprint, or call"
-            " init_app(app), in the worker as well."
-        )
-
-    return endpoint
 
 
 # For what has no queue of its own, such as an endpoint that is not set up.
