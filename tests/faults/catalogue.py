@@ -56,7 +56,7 @@ def _size(name: str, short: bool) -> tuple[Profile, Faults]:
 
         return profile, faults
 
-    count = 150 if short else 1000
+    count = 150 if short else 1300 if name == "redis" else 1000
     profile = Profile(count, dies=count // 10, sleeps=count // 75, deliveries=(3, 3))
     faults = Faults(kills=count // 50, reloads=1, restarts=1 if short else 3)
     least = (0, 0, 0) if short else ENOUGH
