@@ -144,19 +144,27 @@ def test_no_handler_sends_nothing(shop: Shop, sent: list[Sent]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "signature", "reason", "status"),
+    ("body", "signed", "age", "reason", "status"),
     [
-        (event_body(), "", "malformed", 400),
-        (event_body(), sign(event_body(), SECRET, int(time.time()) - 301), "expired", 400),
-        (event_body(), sign(b"", SECRET), "mismatch", 401),
-        (b"[]", sign(b"[]", SECRET), "invalid_payload", 400),
-        (b"x" * 1_100_000, "", "too_large", 413),
+        (event_body(), None, 0, "malformed", 400),
+        (event_body(), event_body(), 301, "expired", 400),
+        (event_body(), b"", 0, "mismatch", 401),
+        (b"[]", b"[]", 0, "invalid_payload", 400),
+        (b"x" * 1_100_000, None, 0, "too_large", 413),
     ],
-    ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_rejected(
-    shop: Shop, sent: list[Sent], body: bytes, signature: str, reason: str, status: int
+    shop: Shop,
+    sent: list[Sent],
+    body: bytes,
+    signed: bytes | None,
+    age: int,
+    reason: str,
+    status: int,
 ) -> None:
+    # Signed here: when the tests are collected, minutes may pass before they run.
+    signature = "" if signed is None else sign(signed, SECRET, int(time.time()) - age)
     shop.post(body, headers={"Sangho-Signature": signature})
 
     values = {"webhooks": shop.webhooks, "reason": reason, "status": status}
