@@ -15,7 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from .errors import Discard
 from .event import Event
-from .guards import commit, is_joined, unavailable
+from .guards import commit, is_joined, keep_readable, unavailable
 from .registry import HandlerFunction, is_async
 from .signals import outcome_stands
 
@@ -60,6 +60,12 @@ def run_handlers(
                 if position == len(handlers) or is_joined(session):
                     with unavailable():
                         commit(session)
+
+        held = _held.get()
+
+        if held is not None and held.callbacks:
+            with unavailable():
+                keep_readable()
     except BaseException as error:
         if db is not None and db.session.registry.has():
             _roll_back(db)

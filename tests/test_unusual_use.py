@@ -163,6 +163,70 @@ def test_object_is_readable_after_the_commit(shop: Shop) -> None:
     assert seen == ["evt_1"]
 
 
+@pytest.mark.parametrize("last", ["the callback", "a commit", "another handler"])
+def test_object_is_readable_after_a_commit_of_the_handlers_own(last: str, shop: Shop) -> None:
+    """Such a commit expires the object, and the session ends before the callback."""
+    seen: list[tuple[int, str]] = []
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        grant = shop.Grant(note=event.id)
+        shop.db.session.add(grant)
+
+        if last == "the callback":
+            shop.db.session.commit()
+
+        shop.webhooks.on_commit(lambda: seen.append((grant.id, grant.note)))
+
+        if last == "a commit":
+            shop.db.session.commit()
+
+    @shop.webhooks.on(TYPE)
+    def neighbour(event: Event) -> None:
+        if last == "another handler":
+            shop.db.session.commit()
+
+    assert shop.deliver().json == RECEIVED
+    assert seen == [(1, "evt_1")]
+    assert shop.recorded() == ["evt_1"]
+
+
+def test_object_of_a_deleted_row_does_no_harm_to_a_callback(shop: Shop) -> None:
+    called: list[str] = []
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        gone, kept = shop.Grant(note="gone"), shop.Grant(note="kept")
+        shop.db.session.add_all([gone, kept])
+        shop.db.session.commit()
+        shop.db.session.execute(sa.delete(shop.Grant.__table__).where(shop.Grant.note == "gone"))
+        shop.db.session.commit()
+        shop.webhooks.on_commit(lambda: called.append(kept.note))
+        shop.webhooks.on_commit(lambda: called.append(gone.note))
+
+    assert shop.deliver().json == RECEIVED
+    assert called == ["kept"]
+    assert (shop.grants(), shop.recorded()) == (["kept"], ["evt_1"])
+
+
+def test_own_commit_shows_a_handler_what_a_statement_has_changed(shop: Shop) -> None:
+    """As everywhere in SQLAlchemy. Objects are not kept as they were for the callbacks' sake."""
+    seen: list[str] = []
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        grant = shop.Grant(note="old")
+        shop.db.session.add(grant)
+        shop.db.session.commit()
+        shop.db.session.execute(sa.update(shop.Grant.__table__).values(note="new"))
+        shop.db.session.commit()
+        seen.append(grant.note)
+        shop.webhooks.on_commit(lambda: seen.append(grant.note))
+
+    assert shop.deliver().json == RECEIVED
+    assert seen == ["new", "new"]
+
+
 def test_change_of_an_object_of_before_request_is_refused(shop: Shop) -> None:
     with shop.app.app_context():
         shop.grant("open")

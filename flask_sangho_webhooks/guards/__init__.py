@@ -2,6 +2,7 @@
 
 from ._session import commit as commit
 from ._session import is_joined as is_joined
+from ._session import keep_readable as keep_readable
 from ._transient import unavailable as unavailable
 from .base import Guard as Guard
 from .base import Outcome as Outcome

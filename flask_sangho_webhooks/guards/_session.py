@@ -128,6 +128,21 @@ def commit(session: sa_orm.Session) -> None:
         session.expire_on_commit = expire_on_commit
 
 
+def keep_readable() -> None:
+    """Load what the handlers' own commits have expired: :func:`commit` spares only the last one,
+    and a callback after the commit finds the sessions closed.
+    """
+    join = current_join()
+
+    for session in () if join is None else join.sessions:
+        for thing in list(session):
+            state = sa.inspect(thing)
+
+            if state.expired_attributes.intersection(state.mapper.column_attrs.keys()):
+                with contextlib.suppress(sa_exc.InvalidRequestError):  # the row is gone
+                    session.refresh(thing)
+
+
 class SetAside:
     """The session that the request has used so far, out of ``db.session`` for a while."""
 
