@@ -18,7 +18,7 @@ from werkzeug.serving import make_server
 
 import flask_sangho_webhooks.cli._delivery
 from example_app import create_app
-from flask_sangho_webhooks import Event, SanghoWebhooks
+from flask_sangho_webhooks import Discard, Event, SanghoWebhooks
 from flask_sangho_webhooks.cli.trigger import trigger
 from flask_sangho_webhooks.event_types import KNOWN_TYPES
 from flask_sangho_webhooks.samples import SAMPLES
@@ -160,7 +160,7 @@ def test_second_endpoint(sqlite_shop: Shop, events: list[Event], remote: bool) -
 
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].endswith(f" to {url if remote else ''}/pay")
-    assert result.stderr == "No handler is registered for this type.\n"
+    assert result.stderr.startswith("No handler of 'connect' is registered for this type.")
     assert events == []
 
 
@@ -172,6 +172,7 @@ def test_server_with_another_secret(sqlite_shop: Shop, sqlite_url: str) -> None:
 
     with Shop(sqlite_url, config=theirs) as other, served(other.app) as url:
         wrong = run(sqlite_shop.app, TYPE, "--url", url)
+        wrongly_given = run(sqlite_shop.app, TYPE, "--url", url, "--secret", "whsec_wrong")
         right = run(sqlite_shop.app, TYPE, "--url", url, "--secret", stdin="whsec_theirs\n")
         given = run(sqlite_shop.app, TYPE, "--url", url, "--secret", "whsec_theirs")
         sqlite_shop.app.config.update(theirs)
@@ -183,6 +184,8 @@ def test_server_with_another_secret(sqlite_shop: Shop, sqlite_url: str) -> None:
     assert f"The server at {url}/webhook has another secret" in wrong.stderr
     assert "add --secret" in wrong.stderr
     assert "set SANGHO_WEBHOOK_SECRET (in the environment, FLASK_SANGHO_" in wrong.stderr
+    assert "has another secret than the one that --secret gives" in wrongly_given.stderr
+    assert "add --secret" not in wrongly_given.stderr
     assert (right.exit_code, given.exit_code, fixed.exit_code) == (0, 0, 0)
     assert not any(
         secret in result.output
@@ -210,7 +213,7 @@ def test_handler_that_fails(sqlite_shop: Shop) -> None:
 
     assert result.exit_code == 1
     assert [line.split()[0] for line in answers(result)] == ["500", "500"]
-    assert result.stderr.count("the log has the traceback") == 1
+    assert result.stderr.count("the log says why") == 1
 
 
 def test_one_failure_of_several_counts(sqlite_shop: Shop) -> None:
@@ -249,7 +252,9 @@ class ChangedHeader:
         ("/csrf", 400, "Exempt the view 'sangho_webhooks.receive'"),
         ("/login", 401, "wants a login"),
         ("/forbidden", 403, "wants a login"),
-        ("/broken", 500, "the log has the traceback"),
+        ("/broken", 500, "the log says why"),
+        ("/ok", 200, "Something else has answered in the endpoint's place"),
+        ("/json", 200, "Something else has answered in the endpoint's place"),
         ("/bad", 400, ""),
     ],
 )
@@ -259,14 +264,24 @@ def test_what_others_answer_is_explained(
     app = Flask(__name__)
 
     @app.post("/<what>")
-    def answer(what: str) -> Response | tuple[str, int]:
+    def answer(what: str) -> Response | tuple[str, int] | dict[str, bool]:
+        if what == "json":
+            return {"ok": True}
+
         if what == "move":
             return redirect("https://shop.example/webhook")
 
         if what == "csrf":
             return "<p>The CSRF token is missing.</p>", 400
 
-        statuses = {"get": 405, "login": 401, "forbidden": 403, "broken": 500, "bad": 400}
+        statuses = {
+            "get": 405,
+            "login": 401,
+            "forbidden": 403,
+            "broken": 500,
+            "bad": 400,
+            "ok": 200,
+        }
         return "", statuses.get(what, 404)
 
     with served(app) as url:
@@ -276,6 +291,111 @@ def test_what_others_answer_is_explained(
     assert answers(result)[0].split()[0] == str(status)
     assert text in result.stderr
     assert bool(text) == bool(result.stderr)
+
+
+def test_view_in_the_endpoints_place_is_a_failure(sqlite_url: str) -> None:
+    def take(app: Flask) -> None:
+        app.post("/webhook")(lambda: "ok")
+
+    with Shop(sqlite_url, beside=take) as shop:
+        result = run(shop.app, TYPE)
+
+    assert (result.exit_code, answers(result)) == (1, ["200 ok"])
+    assert "and forgets it" in result.stderr
+
+
+def log_in() -> Response:
+    return redirect("/login")
+
+
+def log_in_at_once() -> Response:
+    return redirect("https://localhost/login")
+
+
+@pytest.mark.parametrize("hook", [log_in, log_in_at_once])
+@pytest.mark.parametrize("remote", [False, True], ids=["app", "server"])
+def test_redirect_to_a_page_of_the_app_is_explained(
+    sqlite_shop: Shop, hook: c.Callable[[], Response], remote: bool
+) -> None:
+    sqlite_shop.app.get("/login")(lambda: "")
+    sqlite_shop.app.before_request(hook)
+
+    with served(sqlite_shop.app) as url:
+        result = run(sqlite_shop.app, TYPE, *(["--url", url] if remote else []))
+
+    assert result.exit_code == 1
+    assert "Let the endpoint 'sangho_webhooks.receive' through" in result.stderr
+    assert "final address" not in result.stderr
+
+
+def test_redirect_to_another_path_is_no_page_of_the_app(sqlite_shop: Shop) -> None:
+    sqlite_shop.app.before_request(lambda: redirect("/elsewhere/webhook"))
+
+    assert "final address" in run(sqlite_shop.app, TYPE).stderr
+
+
+def test_answer_of_a_before_request_function_is_explained(sqlite_shop: Shop) -> None:
+    sqlite_shop.app.before_request(lambda: "maintenance")
+    result = run(sqlite_shop.app, TYPE)
+
+    assert result.exit_code == 1
+    assert "the log says why" in result.stderr.splitlines()[-1]
+
+
+def test_missing_table_is_said_at_the_end(sqlite_shop: Shop, events: list[Event]) -> None:
+    with sqlite_shop.app.app_context():
+        sqlite_shop.db.drop_all()
+
+    result = run(sqlite_shop.app, TYPE, "--times", "2")
+
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        "The table 'processed_webhook_events' does not exist. Create it with 'flask sangho upgrade'"
+    )
+
+
+def test_what_a_handler_raises_is_left_to_the_log(sqlite_shop: Shop) -> None:
+    @sqlite_shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        raise RuntimeError("the handler's own")
+
+    result = run(sqlite_shop.app, TYPE)
+
+    assert "the log says why" in result.stderr.splitlines()[-1]
+
+
+def test_discarded_event_is_explained(sqlite_shop: Shop) -> None:
+    @sqlite_shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        raise Discard("no such order")
+
+    result = run(sqlite_shop.app, TYPE)
+
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[-1] == "A handler has discarded it; the log has the reason."
+
+
+def test_type_without_a_handler_is_explained(sqlite_shop: Shop) -> None:
+    result = run(sqlite_shop.app, TYPE)
+
+    assert (result.exit_code, result.stderr) == (0, "No handler is registered for this type.\n")
+
+
+@pytest.mark.parametrize("pattern", ["account.*", "account.updated"])
+def test_handler_of_another_endpoint_is_named(sqlite_shop: Shop, pattern: str) -> None:
+    sqlite_shop.app.config["SANGHO_CONNECT_SECRET"] = "whsec_connect"
+    connect = SanghoWebhooks(
+        guard=t.cast(t.Any, object()), name="connect", path="/pay", config_prefix="SANGHO_CONNECT_"
+    )
+    connect.on(pattern)(lambda event: None)
+    sqlite_shop.app.register_blueprint(connect.blueprint)
+    result = run(sqlite_shop.app, "account.updated")
+
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "No handler of 'sangho_webhooks' is registered for this type. 'connect' has one: add --name"
+        " connect.\n"
+    )
 
 
 def test_signature_that_does_not_arrive_is_explained(sqlite_shop: Shop) -> None:

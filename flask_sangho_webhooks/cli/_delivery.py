@@ -11,10 +11,12 @@ import typing as t
 import urllib.parse
 
 import click
+from flask import current_app, Flask, got_request_exception
 
 from ..blueprint import EVENT_ID_HEADER, SIGNATURE_HEADER
+from ..errors import WebhookError
 from ..event import Event
-from ..extension import Endpoint
+from ..extension import Endpoint, EXTENSION_KEY
 from ..testing import SanghoTestClient, sign
 
 TIMEOUT = 30
@@ -27,6 +29,24 @@ _READ = 64 * 1024
 """Bytes of an answer's body."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """What is delivered, and where."""
+
+    event: Event
+    endpoint: Endpoint
+    target: str
+    """The path, or the URL of a server."""
+
+    is_remote: bool
+    has_own_secret: bool
+    """Whether the command line gives the secret."""
+
+    @property
+    def view(self) -> str:
+        return f"{self.endpoint.webhooks.name}.receive"
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What a delivery was answered."""
@@ -34,10 +54,17 @@ class Answer:
     status: int
     body: bytes
     location: str | None
+    error: str | None = None
+    """What the extension has to say of an error that it raised in this process."""
+
+    @property
+    def is_2xx(self) -> bool:
+        return 200 <= self.status < 300
 
     @property
     def is_success(self) -> bool:
-        return 200 <= self.status < 300
+        """Whether the endpoint itself has taken the event."""
+        return self.is_2xx and self.members.get("received") is True
 
     @property
     def members(self) -> dict[str, t.Any]:
@@ -57,9 +84,18 @@ class Answer:
 
 def to_app(client: SanghoTestClient, event: Event, secret: str) -> Answer:
     """Deliver an event to the app, in this process."""
+    errors: list[str] = []
+
+    def note(app: Flask, exception: Exception, **_: object) -> None:
+        if isinstance(exception, WebhookError):
+            errors.append(str(exception))
+
     # In a context of its own: each request has an app context, which ends with it.
-    response = contextvars.Context().run(client.send, event, secret=secret)
-    return Answer(response.status_code, response.data, response.location)
+    with got_request_exception.connected_to(note, client.app):
+        response = contextvars.Context().run(client.send, event, secret=secret)
+
+    error = errors[-1] if errors else None
+    return Answer(response.status_code, response.data, response.location, error)
 
 
 def to_server(url: str, event: Event, secret: str) -> Answer:
@@ -109,22 +145,16 @@ def _no_answer(url: str, error: Exception) -> str:
     return f"There is no answer from {url} ({type(error).__name__}: {error})."
 
 
-def hint(answer: Answer, endpoint: Endpoint, target: str, *, is_remote: bool) -> str | None:
-    """What to fix, where the answer does not say it.
-
-    :param target: the path or URL that the event was delivered to.
-    """
+def hint(answer: Answer, delivery: Delivery) -> str | None:
+    """What to fix, where the answer does not say it."""
     if answer.is_success:
-        unhandled = answer.members.get("handled") is False
-        return "No handler is registered for this type." if unhandled else None
+        return _hint_at_success(answer, delivery)
 
-    name, prefix = endpoint.webhooks.name, endpoint.webhooks.config_prefix
+    prefix = delivery.endpoint.webhooks.config_prefix
     error = answer.members.get("error")
 
     if error == "mismatch":
-        return (
-            _mismatch(prefix, target) if is_remote else "The app has another secret than --secret."
-        )
+        return _mismatch(prefix, delivery)
 
     if error == "malformed":
         return (
@@ -135,44 +165,105 @@ def hint(answer: Answer, endpoint: Endpoint, target: str, *, is_remote: bool) ->
     if error == "expired":
         return f"The clocks of the two machines differ by more than {prefix}TOLERANCE allows."
 
-    return None if error else _hint_at_others(answer, f"{name}.receive", target)
+    return None if error else _hint_at_others(answer, delivery)
 
 
-def _mismatch(prefix: str, url: str) -> str:
+def _hint_at_success(answer: Answer, delivery: Delivery) -> str | None:
+    if answer.members.get("discarded") is True:
+        return "A handler has discarded it; the log has the reason."
+
+    if answer.members.get("handled") is not False:
+        return None
+
+    others = [
+        name
+        for name, endpoint in current_app.extensions[EXTENSION_KEY].items()
+        if any(handler.matches(delivery.event.type) for handler in endpoint.webhooks.handlers)
+        and endpoint.webhooks is not delivery.endpoint.webhooks
+    ]
+
+    if not others:
+        return "No handler is registered for this type."
+
     return (
-        f"The server at {url} has another secret. Sign with its own: add --secret, which asks for"
-        f" it, or set {prefix}SECRET (in the environment, FLASK_{prefix}SECRET) to it for this"
-        " command. If the two are the same, something on the way changes the body."
+        f"No handler of {delivery.endpoint.webhooks.name!r} is registered for this type."
+        f" {others[0]!r} has one: add --name {others[0]}."
     )
 
 
-def _hint_at_others(answer: Answer, view: str, target: str) -> str | None:
-    """About an answer that something else has given in the endpoint's place."""
-    if 300 <= answer.status < 400:
+def _mismatch(prefix: str, delivery: Delivery) -> str:
+    if not delivery.is_remote:
+        return "The app has another secret than --secret."
+
+    if delivery.has_own_secret:
         return (
-            f"The answer is a redirect to {answer.location}, and deliveries are not redirected."
-            " Deliver to the final address: give it as --url, and to Sangho."
+            f"The server at {delivery.target} has another secret than the one that --secret gives."
+            " If the two are the same, something on the way changes the body."
         )
+
+    return (
+        f"The server at {delivery.target} has another secret. Sign with its own: add --secret,"
+        f" which asks for it, or set {prefix}SECRET (in the environment, FLASK_{prefix}SECRET) to"
+        " it for this command. If the two are the same, something on the way changes the body."
+    )
+
+
+def _hint_at_others(answer: Answer, delivery: Delivery) -> str | None:
+    """About an answer that something else has given in the endpoint's place."""
+    if answer.is_2xx:
+        return (
+            "Something else has answered in the endpoint's place: Sangho takes the event for"
+            f" processed, and forgets it. Look for another view at {delivery.target}, or a proxy or"
+            " middleware in front."
+        )
+
+    if 300 <= answer.status < 400:
+        return _redirect(answer.location or "", delivery)
 
     if "csrf" in str(answer).lower():
         return (
-            f"CSRF protection has answered in the endpoint's place. Exempt the view {view!r} from"
-            " it: deliveries are signed."
+            f"CSRF protection has answered in the endpoint's place. Exempt the view"
+            f" {delivery.view!r} from it: deliveries are signed."
         )
 
     if answer.status in (401, 403):
         return (
             "Something in front of the endpoint wants a login. Let deliveries through, by the"
-            f" endpoint {view!r} or the path: they are signed."
+            f" endpoint {delivery.view!r} or the path: they are signed."
         )
 
     if answer.status in (404, 405):
-        return f"No endpoint is there. Is {target} the address that you would give to Sangho?"
+        return (
+            f"No endpoint is there. Is {delivery.target} the address that you would give to Sangho?"
+        )
+
+    if answer.error is not None:
+        return answer.error
 
     if answer.status == 500:
         return (
-            "A handler, or something around it, has failed; the log has the traceback. Nothing was"
+            "A handler, or something around it, has failed; the log says why. Nothing was"
             " recorded, and the next delivery runs the handlers again."
         )
 
     return None
+
+
+def _redirect(location: str, delivery: Delivery) -> str:
+    # Such as the login. A path that the app does not know may be that of a proxy in front.
+    if _is_page(urllib.parse.urlsplit(location).path):
+        return (
+            f"The app redirects deliveries to {location}: a before_request function asks for a"
+            f" login, or the like. Let the endpoint {delivery.view!r} through in it: deliveries are"
+            " signed."
+        )
+
+    return (
+        f"The answer is a redirect to {location}, and deliveries are not redirected. Deliver to the"
+        " final address: give it as --url, and to Sangho."
+    )
+
+
+def _is_page(path: str) -> bool:
+    """Whether the app has a view that can be looked at, unlike the endpoint."""
+    return current_app.url_map.bind("localhost").test(path, "GET")

@@ -20,7 +20,7 @@ from ..registry import suggestion
 from ..samples import sample, SAMPLES
 from ..testing import build_event, find_endpoint, find_path, SanghoTestClient
 from . import endpoints, sangho
-from ._delivery import Answer, hint, to_app, to_server
+from ._delivery import Answer, Delivery, hint, to_app, to_server
 
 
 def _known_types() -> str:
@@ -136,12 +136,12 @@ def trigger(
 
     The handlers run in earnest, on the app's database. Use it where you develop.
 
-    Each answer is printed. The exit code is 1 if one of them is not a 2xx.
+    Each answer is printed. The exit code is 1 if one of them is not a 2xx of the endpoint itself.
     """
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     endpoint = find_endpoint(app) if name is None else endpoints(name)[0]
     event = _build(event_type, data, event_id)
-    secret = endpoint.config.secrets[0] if secret is None else secret.strip()
+    key = endpoint.config.secrets[0] if secret is None else secret.strip()
     deliver: c.Callable[[Event, str], Answer]
 
     if url is None:
@@ -151,14 +151,21 @@ def trigger(
         target = _with_path(url, app, endpoint)
         deliver = functools.partial(to_server, target)
 
+    delivery = Delivery(
+        event=event,
+        endpoint=endpoint,
+        target=target,
+        is_remote=url is not None,
+        has_own_secret=secret is not None,
+    )
     click.echo(f"{event.type} {event.id} to {target}")
     answers = []
 
     for _ in range(times):
-        answers.append(deliver(event, secret))
+        answers.append(deliver(event, key))
         click.echo(str(answers[-1]))
 
-    for line in dict.fromkeys(hint(a, endpoint, target, is_remote=bool(url)) for a in answers):
+    for line in dict.fromkeys(hint(answer, delivery) for answer in answers):
         if line is not None:
             click.echo(line, err=True)
 
