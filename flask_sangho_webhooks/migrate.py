@@ -66,7 +66,7 @@ def upgrade_tables(
         raise ConfigError("No endpoint of this app keeps its records in SQL; there is no table.")
 
     for guard in guards:
-        bind = guard.db.session().get_bind(mapper=sa.inspect(guard.model))
+        bind = guard.database()
 
         with unavailable(), bind.engine.connect() as connection:
             transaction = connection.begin()

@@ -12,8 +12,9 @@ import redis
 import sqlalchemy as sa
 from flask import Flask
 from flask_migrate import Migrate  # type: ignore[import-untyped]
+from flask_sqlalchemy import SQLAlchemy
 
-from flask_sangho_webhooks import RedisGuard, SanghoWebhooks
+from flask_sangho_webhooks import ProcessedWebhookEventMixin, RedisGuard, SanghoWebhooks
 
 from .check_support import check, codes, finding, GOOD_SECRET, run_check
 from .conftest import make_database
@@ -237,6 +238,43 @@ def test_unreachable_database(url: str) -> None:
     assert result.exit_code == 1
     assert ("127.0.0.1:9/nothing" in result.output) == ("127.0.0.1" in url)
     assert "geheim" not in result.output
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_database_that_the_app_does_not_have(sqlite_url: str, second: bool) -> None:
+    app = Flask(__name__)
+    app.config.update(SQLALCHEMY_DATABASE_URI=sqlite_url, SANGHO_WEBHOOK_SECRET=GOOD_SECRET)
+    webhooks = SanghoWebhooks(SQLAlchemy())
+    webhooks.on("webhook.test")(lambda event: None)
+
+    if second:
+        SQLAlchemy().init_app(app)
+
+    app.register_blueprint(webhooks.blueprint)
+    found = finding(app, "db-not-registered")
+
+    assert found["level"] == "error"
+    assert found["fix"] == (
+        "Pass the same one: SanghoWebhooks(db)." if second else "Call db.init_app(app)."
+    )
+
+
+def test_bind_that_is_not_configured(sqlite_url: str) -> None:
+    db = SQLAlchemy()
+
+    class ElsewhereEvent(ProcessedWebhookEventMixin, db.Model):  # type: ignore[name-defined, misc]
+        __bind_key__ = "elsewhere"
+
+    webhooks = SanghoWebhooks(db, model=ElsewhereEvent)
+    webhooks.on("webhook.test")(lambda event: None)
+    app = Flask(__name__)
+    app.config.update(SQLALCHEMY_DATABASE_URI=sqlite_url, SANGHO_WEBHOOK_SECRET=GOOD_SECRET)
+    db.init_app(app)
+    app.register_blueprint(webhooks.blueprint)
+    found = finding(app, "db-not-registered")
+
+    assert "'elsewhere'" in found["message"]
+    assert "SQLALCHEMY_BINDS" in found["fix"]
 
 
 def test_refused_password(mariadb_database_url: str) -> None:

@@ -11,6 +11,8 @@ import sys
 
 import pytest
 from click.testing import Result
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
 
 from flask_sangho_webhooks import ProcessedWebhookEventMixin, SanghoWebhooks
 
@@ -173,6 +175,34 @@ def test_unreachable_database_is_explained(command: str) -> None:
 
     assert result.exit_code == 1
     assert "The database is unreachable or locked" in result.output
+
+
+@pytest.mark.parametrize("command", ["cleanup", "events", "upgrade"])
+def test_file_that_cannot_be_opened_is_explained(command: str) -> None:
+    shop = Shop("sqlite:////nowhere/at/all.sqlite3")
+    result = shop.app.test_cli_runner().invoke(args=["sangho", command])
+    shop.__exit__()
+
+    assert result.exit_code == 1
+    assert "correct SQLALCHEMY_DATABASE_URI" in result.output
+
+
+COMMANDS = [["cleanup"], ["events"], ["forget", "evt_1", "--yes"], ["upgrade"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_forgotten_init_app_of_the_database_is_explained(
+    sqlite_url: str, command: list[str]
+) -> None:
+    app = Flask(__name__)
+    app.config["SANGHO_WEBHOOK_SECRET"] = SECRET
+    app.register_blueprint(SanghoWebhooks(SQLAlchemy()).blueprint)
+    result = app.test_cli_runner().invoke(args=["sangho", *command])
+
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: The app does not have the endpoint's database")
+    assert "db.init_app(app)" in result.output
 
 
 def test_an_app_that_serves_requests_imports_no_command(tmp_path: pathlib.Path) -> None:

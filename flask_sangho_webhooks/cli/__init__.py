@@ -7,11 +7,13 @@ import json
 import typing as t
 
 import click
+import sqlalchemy.exc as sa_exc
 from flask import current_app
 from flask.cli import AppGroup
 
-from ..errors import WebhookError
+from ..errors import GuardUnavailable, WebhookError
 from ..extension import Endpoint, EXTENSION_KEY
+from ..guards import REACH
 
 COMMANDS = ("check", "cleanup", "events", "forget", "handlers", "trigger", "upgrade")
 """Each is the name of a command and of the module in this package that adds it to the group."""
@@ -38,7 +40,9 @@ class _Group(AppGroup):
         try:
             return super().invoke(context)
         except WebhookError as error:
-            raise click.ClickException(str(error)) from error
+            of_database = isinstance(error.__cause__, sa_exc.SQLAlchemyError)
+            advice = f" {REACH}" if of_database and isinstance(error, GuardUnavailable) else ""
+            raise click.ClickException(f"{error}{advice}") from error
 
 
 sangho = _Group("sangho", help="Set up, watch and repair Sangho's webhooks.")

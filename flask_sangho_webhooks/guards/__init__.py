@@ -1,5 +1,6 @@
 """Guards: what remembers which events are processed."""
 
+from ._database import REACH as REACH
 from ._session import commit as commit
 from ._session import is_joined as is_joined
 from ._session import keep_readable as keep_readable

@@ -16,6 +16,7 @@ from ..errors import ConfigError, GuardUnavailable
 from ..findings import Finding
 from ..models import index_name, MYSQL
 from ._clock import check_skew
+from ._database import REACH, UnknownDatabase
 from ._transaction import begin, roll_back
 from ._transient import describe
 
@@ -52,6 +53,16 @@ def check_sql(bind: sa.Engine | sa.Connection, table: sa.Table) -> list[Finding]
     return findings
 
 
+def unknown_database(error: UnknownDatabase) -> Finding:
+    """An app that does not have the database of its endpoint."""
+    return Finding(
+        "db-not-registered",
+        "error",
+        f"{error.problem} Every delivery fails.",
+        error.fix,
+    )
+
+
 def _unreachable(url: sa.URL, error: Exception) -> Finding:
     kind = describe(error) if isinstance(error, sa_exc.SQLAlchemyError) else str(error)
     where = url.database if url.host is None else f"{url.host}:{url.port or ''}/{url.database}"
@@ -59,7 +70,7 @@ def _unreachable(url: sa.URL, error: Exception) -> Finding:
         "database-unreachable",
         "error",
         f"The database {where} cannot be asked ({kind}). Deliveries are answered 503 meanwhile.",
-        "Start it, or correct SQLALCHEMY_DATABASE_URI (or the entry in SQLALCHEMY_BINDS).",
+        REACH,
     )
 
 

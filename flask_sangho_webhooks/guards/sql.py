@@ -20,6 +20,7 @@ from ..models import default_model, MYSQL, table_of
 from ._claim import Claim, claim
 from ._cleanup import Cleanup
 from ._conflict import is_recorded
+from ._database import find_database, UnknownDatabase
 from ._session import SessionFactory, SetAside
 from ._transaction import ended, GuardTransaction, serialize_static_pool
 from ._transient import unavailable
@@ -93,6 +94,13 @@ class SQLGuard:
 
                 return Outcome.PROCESSED
 
+    def database(self) -> sa.Engine | sa.Connection:
+        """Where the table lives in the current app. A connection where ours is a savepoint.
+
+        :raises ConfigError: if the app does not have the database.
+        """
+        return find_database(self.db, self.model, self.table)
+
     def seen(self, event_id: str) -> bool:
         with self._begin() as connection:
             return is_recorded(connection, self.table, event_id)
@@ -105,14 +113,6 @@ class SQLGuard:
             return forget(connection, self.table, event_id, self.lock_timeout or 0)
 
     # -- one transaction ------------------------------------------------------
-
-    def _bind(self) -> sa.Engine | sa.Connection:
-        """Where the table lives. A connection inside another dispatch, and in tests that bind the
-        session to an outer transaction; then ours is a savepoint of it.
-        """
-        session = self.db.session.registry.createfunc()
-        # Where the writes go: a session class of the app may send reads to another server.
-        return session.get_bind(mapper=sa.inspect(self.model), clause=sa.update(self.table))
 
     @contextlib.contextmanager
     def _begin(self, *, read_committed: bool = False) -> c.Iterator[sa.Connection]:
@@ -131,7 +131,7 @@ class SQLGuard:
 
         :param read_committed: on MySQL and MariaDB, take no locks on gaps between rows.
         """
-        bind = self._bind()
+        bind = self.database()
 
         with contextlib.ExitStack() as stack:
             if isinstance(bind, sa.Connection):
@@ -271,9 +271,14 @@ class SQLGuard:
 
     def check(self, prefix: str) -> list[Finding]:
         """What is wrong with the database and the table, which are only read."""
-        from ._check_sql import check_sql
+        from ._check_sql import check_sql, unknown_database
 
-        return check_sql(self._bind(), self.table)
+        try:
+            bind = self.database()
+        except UnknownDatabase as error:
+            return [unknown_database(error)]
+
+        return check_sql(bind, self.table)
 
     def _missing_table(self) -> ConfigError:
         return ConfigError(
