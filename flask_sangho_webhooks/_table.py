@@ -22,14 +22,12 @@ class Defect:
     code: str
     message: str
     fix: str | None = None
-    """What a person must do; None if ``flask sangho upgrade`` does it."""
+    """What a person must do before ``flask sangho upgrade``; None if that does it."""
 
     lacks: str = ""
     """What the upgrade adds."""
 
     level: Level = "error"
-    blocks: bool = False
-    """Whether the upgrade must not touch the table as it is."""
 
 
 def find_defects(
@@ -48,7 +46,10 @@ def find_defects(
     if unusable:
         return unusable
 
-    found = [*_short_columns(name, columns), *_missing_index(inspector, name, index, schema)]
+    found = list(_missing_index(inspector, name, index, schema))
+
+    if connection.dialect.name != "sqlite":  # where a length means nothing
+        found += _short_columns(name, columns)
 
     if connection.dialect.name in MYSQL:
         found += _mysql(connection, name, schema)
@@ -92,7 +93,6 @@ def _missing_columns(name: str, columns: c.Container[str]) -> c.Iterator[Defect]
                 f"The table {name!r} exists without the column {column!r}.",
                 "Add the column as Sangho's guide defines it, or rename the table, and upgrade"
                 " again.",
-                blocks=True,
             )
 
 
@@ -103,7 +103,6 @@ def _wrong_key(name: str, key: list[str]) -> c.Iterator[Defect]:
             f"The primary key of the table {name!r} is not 'event_id', so it could hold two records"
             " of one event.",
             "Make it the primary key, and upgrade again.",
-            blocks=True,
         )
 
 
@@ -170,7 +169,6 @@ def _nullable_key(connection: sa.Connection, name: str, schema: str | None) -> c
             "table-null-ids",
             f"The table {name!r} has rows without an event_id, which record nothing.",
             f"Run DELETE FROM {name} WHERE event_id IS NULL, and upgrade again.",
-            blocks=True,
         )
     else:
         yield Defect(

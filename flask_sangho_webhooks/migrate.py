@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 from sqlalchemy.dialects import mysql
 
-from ._table import find_defects
+from ._table import Defect, find_defects, find_demands
 from .errors import ConfigError, GuardUnavailable
 from .guards import SQLGuard, unavailable
 from .models import index_name, MYSQL, TABLE_NAME
@@ -124,16 +124,21 @@ def adopt(context: MigrationContext, name: str, index: str, schema: str | None =
     operations = Operations(context)
     defects = find_defects(operations.get_bind(), name, index, schema)
 
-    for defect in defects:
-        if defect.blocks:
-            raise ConfigError(f"{defect.message} {defect.fix}")
-
+    _refuse(defects)
     fixable = [defect for defect in defects if defect.code in _FIXES]
 
     for defect in fixable:
         _FIXES[defect.code](operations, name, index, schema)
 
     return [defect.lacks for defect in fixable]
+
+
+def _refuse(defects: list[Defect]) -> None:
+    """:raises ConfigError: naming all that a person must do first."""
+    beyond = [f"{defect.message} {defect.fix}" for defect in defects if defect.fix is not None]
+
+    if beyond:
+        raise ConfigError("\n".join(beyond))
 
 
 def _apply_revisions(connection: sa.Connection, *, start_over: bool) -> None:
@@ -162,6 +167,7 @@ def _apply_revisions(connection: sa.Connection, *, start_over: bool) -> None:
 def _adopt_table(connection: sa.Connection, table: sa.Table) -> list[str]:
     from alembic.migration import MigrationContext
 
+    _refuse(find_demands(connection, table))
     context = MigrationContext.configure(connection)
     return adopt(context, table.name, index_name(table), table.schema)
 

@@ -149,7 +149,6 @@ def test_missing_table_beside_an_alembic_of_the_app(shop: Shop) -> None:
             "table-key",
             "two records",
         ),
-        ({"event_type": "VARCHAR(20) NOT NULL"}, "table-column-short", "VARCHAR(100)"),
         ({"tenant": "INTEGER NOT NULL"}, "table-demands-column", "'tenant'"),
     ],
 )
@@ -159,6 +158,26 @@ def test_table_that_cannot_serve(shop: Shop, columns: dict[str, str], code: str,
 
     assert found["level"] == "error"
     assert word in found["message"] + found["fix"]
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb"])
+def test_column_that_is_too_short(request: pytest.FixtureRequest, dialect: str) -> None:
+    shop = make_shop(make_database(dialect, request))
+    make_by_hand(shop, event_type="VARCHAR(20) NOT NULL")
+    found = finding(shop.app, "table-column-short")
+
+    assert found["level"] == "error"
+    assert "VARCHAR(100)" in found["fix"]
+    shop.__exit__()
+
+
+def test_column_is_never_too_short_on_sqlite(sqlite_url: str) -> None:
+    """There a length means nothing."""
+    shop = make_shop(sqlite_url)
+    make_by_hand(shop, event_id="VARCHAR(10) NOT NULL PRIMARY KEY")
+
+    assert codes(shop.app) == []
+    shop.__exit__()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from flask_sangho_webhooks import migrate, ProcessedWebhookEventMixin, RetryLate
 from flask_sangho_webhooks.migrate import migrations_directory, VERSION_TABLE
 
 from .commands import environment, flask, MIGRATED_SHOP, write_app
+from .conftest import make_database
 from .support import SECRET, Shop, TYPE
 
 TABLE = "processed_webhook_events"
@@ -281,6 +282,57 @@ def test_unusable_table_is_refused(
     assert message in result.output
     assert "Traceback" not in result.output
     assert schema(shop) == before
+
+
+@pytest.mark.parametrize(
+    ("columns", "messages"),
+    [
+        ({"tenant": "INTEGER NOT NULL"}, ["Give the column 'tenant' a default"]),
+        (
+            {"tenant": "INTEGER NOT NULL", "shop": "INTEGER NOT NULL"},
+            ["column 'tenant'", "column 'shop'"],
+        ),
+    ],
+    ids=["one", "two"],
+)
+@pytest.mark.parametrize("index", [True, False])
+def test_table_that_can_record_nothing_is_not_adopted(
+    shop: Shop, columns: dict[str, str | None], messages: list[str], index: bool
+) -> None:
+    make_by_hand(shop, columns, index=index)
+    before = schema(shop)
+    result = upgrade(shop)
+
+    assert result.exit_code == 1
+    assert all(message in result.output for message in messages), result.output
+    assert schema(shop) == before
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb"])
+def test_table_with_short_columns_is_not_adopted(
+    request: pytest.FixtureRequest, dialect: str
+) -> None:
+    shop = Shop(make_database(dialect, request))
+    short = {"event_id": "VARCHAR(10) PRIMARY KEY", "event_type": "VARCHAR(20) NOT NULL"}
+    make_by_hand(shop, dict(short), index=False)
+    before = schema(shop)
+    result = upgrade(shop)
+
+    assert result.exit_code == 1
+    assert "The column 'event_id'" in result.output
+    assert "Make it a VARCHAR(50)" in result.output
+    assert "Make it a VARCHAR(100)" in result.output
+    assert schema(shop) == before
+    shop.__exit__()
+
+
+def test_sqlite_holds_more_than_a_short_column_says(sqlite_shop: Shop) -> None:
+    make_by_hand(sqlite_shop, {"event_id": "VARCHAR(10) NOT NULL PRIMARY KEY"})
+    sqlite_shop.webhooks.on(TYPE)(lambda event: None)
+
+    assert upgrade(sqlite_shop).exit_code == 0
+    assert sqlite_shop.deliver("evt_" + "1" * 40).json == {"received": True}
+    assert sqlite_shop.recorded() == ["evt_" + "1" * 40]
 
 
 def test_adopted_table_takes_no_null(sqlite_shop: Shop) -> None:
