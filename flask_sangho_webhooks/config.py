@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import difflib
 import math
+import os
 import typing as t
 import warnings
 
@@ -24,6 +25,8 @@ MAX_LOCK_TIMEOUT = 3600
 """Seconds. Whoever waits for longer waits for ever."""
 
 SECRET_PREFIX = "whsec_"
+
+_QUOTES = "\"'"
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -89,7 +92,7 @@ def _secrets(key: str, value: object, others: c.Iterable[str]) -> tuple[str, ...
     """:param others: keys that are set, among which a misspelt one may be."""
     if value is None:
         similar = difflib.get_close_matches(key, set(others) - {key}, n=1, cutoff=0.85)
-        hint = f" ({similar[0]!r} is, and nothing reads that.)" if similar else ""
+        hint = f" ({similar[0]!r} is, and nothing reads that.)" if similar else _unread(key)
         raise ConfigError(
             f"{key!r} is not set.{hint} Copy the endpoint's signing secret (whsec_…) from Sangho's"
             f" dashboard into app.config[{key!r}] or the environment variable FLASK_{key}."
@@ -102,12 +105,27 @@ def _secrets(key: str, value: object, others: c.Iterable[str]) -> tuple[str, ...
             f"{key!r} must be a string or a list of strings that is not empty, newest secret first."
         )
 
-    return tuple(_secret(key, position, entry) for position, entry in enumerate(entries))
+    if entries is not value:
+        return (_secret(repr(key), value),)
+
+    return tuple(_secret(f"Entry {n} of {key!r}", entry) for n, entry in enumerate(entries))
 
 
-def _secret(key: str, position: int, entry: object) -> str:
-    where = f"Entry {position} of {key!r}"
+def _unread(key: str) -> str:
+    """A hint if the secret is in the environment, and the app does not look there."""
+    call = "call app.config.from_prefixed_env() before the blueprint is registered."
 
+    if f"FLASK_{key}" in os.environ:
+        return f" The environment variable FLASK_{key} is set, and nothing reads it: {call}"
+
+    if key in os.environ:
+        return f" The environment variable {key} is set: name it FLASK_{key}, and {call}"
+
+    return ""
+
+
+def _secret(where: str, entry: object) -> str:
+    """:param where: it was found, in messages."""
     if not isinstance(entry, str):
         raise ConfigError(f"{where} must be a string, not {type(entry).__name__}.")
 
@@ -128,7 +146,13 @@ def _secret(key: str, position: int, entry: object) -> str:
             stacklevel=2,
         )
 
-    if looks_like_list(secret):
+    if is_quoted(secret):
+        warnings.warn(
+            f"{where} has quotes around it, which are used as a part of it. Remove them from where"
+            " the secret is set.",
+            stacklevel=2,
+        )
+    elif looks_like_list(secret):
         warnings.warn(
             f"{where} looks like a list, or has quotes or white space in it, and is used as it is."
             """ In the environment, a list is written as JSON: '["whsec_new", "whsec_old"]'.""",
@@ -138,9 +162,14 @@ def _secret(key: str, position: int, entry: object) -> str:
     return secret
 
 
+def is_quoted(secret: str) -> bool:
+    """Whether a secret has the quotes that a shell would have removed."""
+    return secret.strip(_QUOTES) != secret
+
+
 def looks_like_list(secret: str) -> bool:
     """Whether a secret has brackets, quotes, commas or white space in it; Sangho's have none."""
-    return any(character in secret for character in "[]\"', \t\n")
+    return any(character in secret for character in f"[], \t\n{_QUOTES}")
 
 
 def _is_utf8(secret: str) -> bool:

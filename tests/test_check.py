@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import pathlib
 import random
+import re
 import string
 import subprocess
 import typing as t
@@ -153,12 +154,46 @@ def test_secret_without_its_prefix(make: t.Any) -> None:
     assert codes(make(SANGHO_WEBHOOK_SECRET=GOOD_SECRET[6:]).app) == ["secret-prefix"]
 
 
-@pytest.mark.filterwarnings("ignore:Entry 0")
-def test_secret_with_quotes(make: t.Any) -> None:
-    assert codes(make(SANGHO_WEBHOOK_SECRET=f"'{GOOD_SECRET}'").app) == [
+QUOTED = [f"'{GOOD_SECRET}'", f'"{GOOD_SECRET}"', f"{GOOD_SECRET}'"]
+
+
+@pytest.mark.filterwarnings("ignore:'SANGHO_WEBHOOK_SECRET' has quotes")
+@pytest.mark.parametrize("secret", QUOTED)
+def test_secret_with_quotes(make: t.Any, secret: str) -> None:
+    (found,) = check(make(SANGHO_WEBHOOK_SECRET=secret).app)
+
+    assert (found["code"], found["level"]) == ("secret-format", "error")
+    assert found["fix"].startswith("Remove the quotes")
+
+
+@pytest.mark.filterwarnings("ignore:'SANGHO_WEBHOOK_SECRET' looks like a list")
+def test_secret_that_is_a_list_in_text(make: t.Any) -> None:
+    (found,) = check(make(SANGHO_WEBHOOK_SECRET=f"['{GOOD_SECRET}', '{OTHER_SECRET}']").app)
+
+    assert (found["code"], found["level"]) == ("secret-format", "error")
+    assert "as JSON" in found["fix"]
+
+
+@pytest.mark.filterwarnings("ignore:'SANGHO_WEBHOOK_SECRET' has quotes")
+def test_placeholder_in_quotes(make: t.Any) -> None:
+    assert codes(make(SANGHO_WEBHOOK_SECRET="'whsec_test'").app) == [
+        "secret-example",
         "secret-format",
-        "secret-prefix",
     ]
+
+
+def test_published_secrets_are_known() -> None:
+    """Of the README, the documentation, the example shop and the package itself."""
+    root = pathlib.Path(__file__).parent.parent
+    files = [*root.glob("README*.md"), *root.glob("docs/*.md")]
+    files += [*root.glob("example_app/**/*.py"), *root.glob("flask_sangho_webhooks/**/*.py")]
+    published = {s for f in files for s in re.findall(r"whsec_\w+", f.read_text("utf-8"))}
+    known = {
+        s for s in published if [f.code for f in check_secret(s, "", "")] == ["secret-example"]
+    }
+
+    assert "whsec_example_shop_only" in published
+    assert published - known == set()
 
 
 def test_same_secret_twice(make: t.Any) -> None:
@@ -451,16 +486,17 @@ def test_app_that_does_not_start(tmp_path: pathlib.Path, options: tuple[str, ...
         (found,) = json.loads(done.stdout)["findings"]
         assert (found["code"], found["level"]) == ("config", "error")
     else:
-        assert "error [config] The app does not start: Entry 0 of 'SANGHO_WEBHOOK_SECRET'" in (
+        assert "error [config] The app does not start: 'SANGHO_WEBHOOK_SECRET' is empty" in (
             done.stdout
         )
+        assert "fix:" not in done.stdout
 
 
 def test_other_commands_of_an_app_that_does_not_start(tmp_path: pathlib.Path) -> None:
     done = run_flask(tmp_path, SHOP, "cleanup", FLASK_SANGHO_WEBHOOK_SECRET="whsec_")
 
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: Entry 0 of 'SANGHO_WEBHOOK_SECRET' is empty.")
+    assert done.stderr.startswith("Error: 'SANGHO_WEBHOOK_SECRET' is empty.")
 
 
 def test_misspelt_secret_of_an_app_that_does_not_start(tmp_path: pathlib.Path) -> None:

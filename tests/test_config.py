@@ -116,10 +116,30 @@ def test_missing_secret_says_where_to_find_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("FLASK_SANGHO_CONNECT_SECRET", "call app.config.from_prefixed_env()"),
+        ("SANGHO_CONNECT_SECRET", "name it FLASK_SANGHO_CONNECT_SECRET, and call app.config"),
+    ],
+)
+def test_secret_in_the_environment_that_nothing_reads(
+    monkeypatch: pytest.MonkeyPatch, variable: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, SECRET)
+
+    with pytest.raises(ConfigError) as caught:
+        Config.load({}, "SANGHO_CONNECT_")
+
+    assert f"The environment variable {variable} is set" in str(caught.value)
+    assert message in str(caught.value)
+    assert PRIVATE not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         (None, "is not set"),
-        ("", "Entry 0 of 'SANGHO_WEBHOOK_SECRET' is empty"),
+        ("", "'SANGHO_WEBHOOK_SECRET' is empty"),
         ("  ", "is empty"),
         ("\n", "is empty"),
         ("whsec_", "is empty"),
@@ -145,6 +165,7 @@ def test_wrong_secret(value: object, message: str) -> None:
     text = refusal(SECRET=value)
 
     assert message in text
+    assert ("Entry " in text) == (isinstance(value, list) and bool(value))
     assert "'SANGHO_WEBHOOK_SECRET'" in text
     assert str(int(PRIVATE, 16)) not in text
 
@@ -162,7 +183,13 @@ def test_white_space_around_a_secret_is_stripped_with_one_warning(value: str) ->
     assert PRIVATE not in text
 
 
-@pytest.mark.parametrize("secret", ["whsec_a b", "['whsec_a', 'whsec_b']", '"whsec_a"'])
+@pytest.mark.parametrize("secret", ['"whsec_a"', "'whsec_a'", "whsec_a'"])
+def test_quotes_around_a_secret_are_kept_with_a_warning(secret: str) -> None:
+    with pytest.warns(UserWarning, match="^'SANGHO_WEBHOOK_SECRET' has quotes .* Remove them"):
+        assert load(SECRET=secret).secrets == (secret,)
+
+
+@pytest.mark.parametrize("secret", ["whsec_a b", "['whsec_a', 'whsec_b']"])
 def test_secret_that_looks_like_a_mistake_is_kept_with_a_warning(secret: str) -> None:
     with pytest.warns(UserWarning, match="written as JSON"):
         assert load(SECRET=secret).secrets == (secret,)

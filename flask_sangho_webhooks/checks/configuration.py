@@ -9,7 +9,13 @@ import re
 
 from flask import Flask
 
-from ..config import DEFAULT_RETENTION, DEFAULTS, looks_like_list, SECRET_PREFIX
+from ..config import (
+    DEFAULT_RETENTION,
+    DEFAULTS,
+    is_quoted,
+    looks_like_list,
+    SECRET_PREFIX,
+)
 from ..extension import Endpoint, EXTENSION_KEY
 from ..findings import Finding
 
@@ -21,10 +27,11 @@ MIN_VARIETY = 6
 
 _SEQUENCE = "0123456789abcdefghijklmnopqrstuvwxyz0123456789"
 _EXAMPLE = re.compile(
-    r"(?:[\W\d_]|x|abc|bar|baz|change|connect|dashboard|demo|dev|development|dummy|env|example|fake"
-    r"|foo|foreign|from|here|insert|is|it|key|later|local|me|my|new|next|not|old|one|other|password"
-    r"|pay|placeholder|prod|production|quickstart|replace|sample|sangho|secret|shop|sign|signing"
-    r"|staging|test|testing|the|this|three|todo|two|value|webhook|whsec|your)*"
+    r"(?:[\W\d_]|x|abc|background|bar|baz|change|configuration|connect|dashboard|demo|dev"
+    r"|development|docs|dummy|env|example|fake|foo|foreign|from|guessed|here|insert|is|it|key"
+    r"|later|local|me|my|new|next|not|old|one|only|operations|other|password|pay|placeholder|prod"
+    r"|production|quickstart|replace|sample|sangho|secret|shop|sign|signing|staging|table|test"
+    r"|testing|the|this|three|todo|two|value|webhook|whsec|wrong|your)*"
 )
 _COPY = "Copy the endpoint's signing secret (whsec_…) from Sangho's dashboard into {key!r}."
 
@@ -54,7 +61,8 @@ def check_secret(secret: str, where: str, fix: str) -> c.Iterator[Finding]:
 
     :param where: it was found, and ``fix`` what to do about it, in the findings.
     """
-    own = secret.removeprefix(SECRET_PREFIX).lower()
+    own = secret.strip("\"'").removeprefix(SECRET_PREFIX).lower()
+    is_list_like = looks_like_list(secret)
 
     if _EXAMPLE.fullmatch(own):
         yield Finding(
@@ -71,7 +79,7 @@ def check_secret(secret: str, where: str, fix: str) -> c.Iterator[Finding]:
             f" {len(own)} characters, {len(set(own))} of them different.",
             fix,
         )
-    elif not secret.startswith(SECRET_PREFIX):
+    elif not secret.startswith(SECRET_PREFIX) and not is_list_like:
         yield Finding(
             "secret-prefix",
             "warning",
@@ -79,7 +87,14 @@ def check_secret(secret: str, where: str, fix: str) -> c.Iterator[Finding]:
             fix,
         )
 
-    if looks_like_list(secret):
+    if is_quoted(secret):
+        yield Finding(
+            "secret-format",
+            "error",
+            f"{where} has quotes around it, which are used as a part of it.",
+            "Remove the quotes from where it is set.",
+        )
+    elif is_list_like:
         yield Finding(
             "secret-format",
             "error",

@@ -68,8 +68,8 @@ def _unloaded(error: ConfigError) -> Finding:
     return Finding(
         "config",
         "error",
-        f"The app does not start: {error}",
-        "As the message says; then check again. The rest is looked at when the app starts.",
+        f"The app does not start: {error} The rest is checked when it starts.",
+        "",  # the message says it
     )
 
 
@@ -108,7 +108,9 @@ def _show(findings: list[Finding], places: list[tuple[Endpoint, list[str]]]) -> 
         whose = f"{finding.endpoint}: " if finding.endpoint and len(places) > 1 else ""
         level = click.style(finding.level, fg=_COLORS[finding.level], bold=True)
         click.echo(f"\n{level} [{finding.code}] {whose}{finding.message}")
-        click.echo(f"    fix: {finding.fix}")
+
+        if finding.fix:
+            click.echo(f"    fix: {finding.fix}")
 
     click.echo(("\n" if findings else "") + _summary(finding.level for finding in findings))
 

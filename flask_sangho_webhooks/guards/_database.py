@@ -27,9 +27,7 @@ class UnknownDatabase(ConfigError):
         self.fix = fix
 
 
-def find_database(
-    db: SQLAlchemy, model: type[t.Any], table: sa.Table
-) -> sa.Engine | sa.Connection:
+def find_database(db: SQLAlchemy, model: type[t.Any], table: sa.Table) -> sa.Engine | sa.Connection:
     """Where the table lives. A connection inside another dispatch, and in tests that bind the
     session to an outer transaction.
 
