@@ -134,7 +134,16 @@ def holding_back(db: SQLAlchemy | None) -> c.Iterator[list[Callback]]:
 
 
 def hold_back(function: Callback) -> None:
-    """Call a function when the run around it has committed, or at once outside of any."""
+    """Call a function when the run around it has committed, or at once outside of any.
+
+    :raises TypeError: if it is no function, such as the result of a call.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"on_commit() takes a function, not {type(function).__name__}. Pass one that is still"
+            " to be called: webhooks.on_commit(lambda: send_receipt(order.id))."
+        )
+
     held = _held.get()
 
     if held is None or held.is_over:

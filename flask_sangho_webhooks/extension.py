@@ -269,6 +269,7 @@ class SanghoWebhooks:
         the event stays processed. Outside a dispatch the function is called at once.
 
         :param function: called without arguments, in the order of these calls.
+        :raises TypeError: if it is no function, such as the result of a call.
         """
         hold_back(function)
 

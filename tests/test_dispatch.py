@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import datetime as dt
+import typing as t
 
 import pytest
 import sqlalchemy.event as sa_event
@@ -174,6 +175,21 @@ def test_outside_a_dispatch_the_function_is_called_at_once() -> None:
 
     with pytest.raises(ZeroDivisionError):
         webhooks.on_commit(lambda: 1 / 0)
+
+
+def test_what_is_no_function_is_refused_at_once(shop: Shop) -> None:
+    """Such as the result of one that was called by mistake."""
+    errors: list[TypeError] = []
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        try:
+            shop.webhooks.on_commit(t.cast(t.Any, shop.grant("called")))
+        except TypeError as error:
+            errors.append(error)
+
+    assert shop.deliver().status_code == 200
+    assert "on_commit() takes a function, not NoneType" in str(errors[0])
 
 
 # -------------------------------------------------------------- process() in a handler
