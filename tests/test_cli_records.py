@@ -262,6 +262,25 @@ def test_forget_asks_first(sqlite_shop: Shop, answer: str) -> None:
     assert sqlite_shop.recorded() == ["evt_1", "evt_2"]
 
 
+def test_forget_looks_before_it_asks(shop: Shop) -> None:
+    insert(shop, {"evt_1": 1})
+    nothing = run(shop, "forget", "evt_2", "evt_3", stdin="y\n")
+    some = run(shop, "forget", "evt_1", "evt_2", stdin="y\n")
+
+    assert nothing.exit_code == some.exit_code == 1
+    assert nothing.output == "evt_2 was not recorded.\nevt_3 was not recorded.\n"
+    assert "A redelivery of evt_1 would run the handlers again. Forget it?" in some.output
+    assert "evt_2 was not recorded.\n" in some.output
+    assert shop.recorded() == []
+
+
+def test_forget_looks_at_every_endpoint(two_endpoints: Shop) -> None:
+    two_endpoints.deliver("evt_2", path="/connect")
+    result = run(two_endpoints, "forget", "evt_2", stdin="y\n")
+
+    assert (result.exit_code, "evt_2 was forgotten by connect." in result.output) == (0, True)
+
+
 def test_forget_after_a_yes(sqlite_shop: Shop) -> None:
     insert(sqlite_shop, {"evt_1": 1})
 
@@ -365,7 +384,7 @@ def test_event_is_forgotten_by_every_endpoint(two_endpoints: Shop) -> None:
 # ------------------------------------------------------------------- troubles
 
 
-@pytest.mark.parametrize("command", [["events"], ["forget", "evt_1", "--yes"]])
+@pytest.mark.parametrize("command", [["events"], ["forget", "evt_1", "--yes"], ["forget", "evt_1"]])
 def test_missing_table_is_explained(sqlite_url: str, command: list[str]) -> None:
     shop = Shop(sqlite_url)
     result = run(shop, *command)
@@ -375,7 +394,7 @@ def test_missing_table_is_explained(sqlite_url: str, command: list[str]) -> None
     assert "does not exist. Create it with 'flask sangho upgrade'" in result.output
 
 
-@pytest.mark.parametrize("command", [["events"], ["forget", "evt_1", "--yes"]])
+@pytest.mark.parametrize("command", [["events"], ["forget", "evt_1", "--yes"], ["forget", "evt_1"]])
 def test_unreachable_database_is_explained(command: list[str]) -> None:
     shop = Shop("postgresql+psycopg://nobody@127.0.0.1:9/nothing")
     result = run(shop, *command)

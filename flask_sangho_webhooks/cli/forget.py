@@ -9,6 +9,8 @@ from ..event import Event
 from ..extension import Endpoint
 from . import endpoints, name_option, sangho
 
+NOT_RECORDED = "{} was not recorded."
+
 
 def _event_ids(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
@@ -43,16 +45,32 @@ def forget(event_ids: list[str], yes: bool, name: str | None) -> None:
     others are forgotten all the same.
     """
     chosen = endpoints(name)
+    left = event_ids if yes else _ask(chosen, event_ids)
+    forgotten = [_forget(chosen, event_id) for event_id in left]
 
-    if not yes:
+    if not all(forgotten) or left != event_ids:
+        raise click.exceptions.Exit(1)
+
+
+def _ask(chosen: list[Endpoint], event_ids: list[str]) -> list[str]:
+    """Ask about the events that are recorded, and name the others.
+
+    :return: those to forget.
+    """
+    recorded = [i for i in event_ids if any(endpoint.guard.seen(i) for endpoint in chosen)]
+
+    for event_id in event_ids:
+        if event_id not in recorded:
+            click.echo(NOT_RECORDED.format(event_id), err=True)
+
+    if recorded:
         click.confirm(
-            f"A redelivery of {', '.join(event_ids)} would run the handlers again. Forget"
-            f" {'it' if len(event_ids) == 1 else 'them'}?",
+            f"A redelivery of {', '.join(recorded)} would run the handlers again. Forget"
+            f" {'it' if len(recorded) == 1 else 'them'}?",
             abort=True,
         )
 
-    if not all([_forget(chosen, event_id) for event_id in event_ids]):
-        raise click.exceptions.Exit(1)
+    return recorded
 
 
 def _forget(chosen: list[Endpoint], event_id: str) -> bool:
@@ -75,7 +93,7 @@ def _forget(chosen: list[Endpoint], event_id: str) -> bool:
         whose = f" by {', '.join(forgotten)}" if len(chosen) > 1 else ""
         click.echo(f"{event_id} was forgotten{whose}.")
     elif not kept:
-        click.echo(f"{event_id} was not recorded.", err=True)
+        click.echo(NOT_RECORDED.format(event_id), err=True)
 
     return bool(forgotten) and not kept
 

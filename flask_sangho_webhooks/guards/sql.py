@@ -102,8 +102,14 @@ class SQLGuard:
         return find_database(self.db, self.model, self.table)
 
     def seen(self, event_id: str) -> bool:
-        with self._begin() as connection:
-            return is_recorded(connection, self.table, event_id)
+        try:
+            with self._begin() as connection:
+                return is_recorded(connection, self.table, event_id)
+        except (sa_exc.ProgrammingError, sa_exc.OperationalError):
+            with self._begin() as connection:
+                self._require_table(connection)
+
+            raise
 
     def forget(self, event_id: str) -> bool:
         from ._records import forget
