@@ -326,6 +326,14 @@ def test_two_urls(shop: Shop) -> None:
     assert check(shop.app) == []
 
 
+def test_blueprint_that_is_registered_twice(shop: Shop) -> None:
+    shop.app.register_blueprint(shop.webhooks.blueprint, name="again")
+    (found,) = check(shop.app)
+
+    assert (found["code"], found["level"]) == ("registered-twice", "advice")
+    assert found["fix"] == "Register it once."
+
+
 def test_path_that_another_view_takes(sqlite_url: str) -> None:
     app, db = Flask(__name__), SQLAlchemy()
     app.config.update(CONFIG, SQLALCHEMY_DATABASE_URI=sqlite_url)

@@ -27,7 +27,7 @@ def check_routes(app: Flask, endpoint: Endpoint) -> c.Iterator[Finding]:
         return
 
     for rule in rules:
-        yield from _check_match(app, rule)
+        yield from _check_match(app, endpoint, rule)
         yield from _check_csrf(app, rule)
 
     yield from _check_content_length(app, endpoint)
@@ -57,7 +57,7 @@ def _url(app: Flask, rule: Rule) -> str:
     return f"{scheme}://{host}{'/' if root else ''}{root}{rule.rule}"
 
 
-def _check_match(app: Flask, rule: Rule) -> c.Iterator[Finding]:
+def _check_match(app: Flask, endpoint: Endpoint, rule: Rule) -> c.Iterator[Finding]:
     if rule.arguments or rule.host or rule.subdomain:
         return
 
@@ -66,7 +66,14 @@ def _check_match(app: Flask, rule: Rule) -> c.Iterator[Finding]:
     except (HTTPException, RequestRedirect):
         matched = None
 
-    if matched != rule.endpoint:
+    if matched != rule.endpoint and matched in {r.endpoint for r in _rules(app, endpoint)}:
+        yield Finding(
+            "registered-twice",
+            "advice",
+            f"The blueprint is registered twice at {rule.rule!r}.",
+            "Register it once.",
+        )
+    elif matched != rule.endpoint:
         taker = (
             "A redirect or an error"
             if matched is None
