@@ -22,6 +22,16 @@ def check_celery(
     app: celery.Celery, task: str, queue: str | None, publishers: Publishers
 ) -> c.Iterator[Finding]:
     """:param queue: the name of a queue, or None for what Celery routes the task to."""
+    # What Celery makes of its own accord where nobody has made an app.
+    if app.main == "default" and not app.conf.broker_url:
+        yield Finding(
+            "celery-no-app",
+            "error",
+            "No Celery app is known here: events go to a broker that nobody has configured.",
+            'app.extensions["celery"] = celery.Celery("shop", broker=…)',
+        )
+        return
+
     if task not in app.tasks:
         yield Finding(
             "celery-task",
@@ -42,8 +52,8 @@ def check_celery(
     if getattr(app, "flask_app", None) is None and app.Task.__call__ is celery.Task.__call__:
         yield Finding(
             "celery-no-context",
-            "warning",
-            "Tasks of this Celery app run outside of any Flask app; those of events would fail.",
+            "error",
+            "Tasks of this Celery app run outside of any Flask app; those of events fail.",
             "celery_app.flask_app = app",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import json
 import os
 import pathlib
 import subprocess
@@ -17,6 +18,7 @@ from flask_sangho_webhooks.celery import CeleryQueue, PROCESS_EVENT
 
 from .celery_support import wait
 from .check_support import check, codes, finding, GOOD_SECRET, run_check
+from .commands import flask, SHOP, write_app
 from .support import Shop, TYPE
 
 WORKER = """\
@@ -176,7 +178,22 @@ def test_celery_app_without_the_task(offline: Setup) -> None:
 def test_celery_app_without_a_flask_app(offline: Setup) -> None:
     offline.celery.flask_app = None
 
-    assert codes(offline.app) == ["broker-unreachable", "celery-no-context"]
+    assert codes(offline.app) == ["celery-no-context", "broker-unreachable"]
+    assert finding(offline.app, "celery-no-context")["level"] == "error"
+
+
+def test_no_celery_app(tmp_path: pathlib.Path) -> None:
+    source = SHOP.replace("SanghoWebhooks(db)", "SanghoWebhooks(db, queue=CeleryQueue())").replace(
+        "db = SQL",
+        """from flask_sangho_webhooks.celery import CeleryQueue
+db = SQL""",
+    )
+    done = flask(write_app(tmp_path, source), "sqlite:///shop.sqlite3", "sangho", "check", "--json")
+    found = [f for f in json.loads(done.stdout)["findings"] if "celery" in f["code"]]
+
+    assert [(f["code"], f["level"]) for f in found] == [("celery-no-app", "error")]
+    assert "celery.Celery(" in found[0]["fix"]
+    assert done.returncode == 1
 
 
 def test_celery_app_whose_tasks_have_a_context_of_their_own(offline: Setup) -> None:
