@@ -7,6 +7,7 @@ import dataclasses
 import typing as t
 
 import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
 
 from .event import MAX_ID_LENGTH, MAX_TYPE_LENGTH
 from .findings import Level
@@ -39,12 +40,14 @@ def find_defects(
     """
     inspector = sa.inspect(connection)
     columns = {column["name"]: column for column in inspector.get_columns(name, schema=schema)}
-    key = inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
-    unusable = [*_missing_columns(name, columns), *_wrong_key(name, key)]
+    missing = list(_missing_columns(name, columns))
 
     # What else there is to say makes sense of a table with these columns only.
-    if unusable:
-        return unusable
+    if missing:
+        return missing
+
+    if not _is_key(connection, name, columns["event_id"], schema):
+        return [_no_key(name)]
 
     found = list(_missing_index(inspector, name, index, schema))
 
@@ -61,7 +64,10 @@ def find_defects(
 
 def find_demands(connection: sa.Connection, table: sa.Table) -> list[Defect]:
     """Columns that an insert must fill in, and the guard does not know."""
-    columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
+    inspector = sa.inspect(connection)
+    key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    # Which SQLite fills in, if it is one INTEGER.
+    rowid = key if connection.dialect.name == "sqlite" and len(key) == 1 else []
     return [
         Defect(
             "table-demands-column",
@@ -69,8 +75,10 @@ def find_demands(connection: sa.Connection, table: sa.Table) -> list[Defect]:
             " so no event can be recorded.",
             f"Give the column {column['name']!r} a default, or let it be NULL.",
         )
-        for column in columns
-        if column["name"] not in COLUMNS and _demands(column, table)
+        for column in inspector.get_columns(table.name, schema=table.schema)
+        if column["name"] not in COLUMNS
+        and not (column["name"] in rowid and isinstance(column["type"], sa.INTEGER))
+        and _demands(column, table)
     ]
 
 
@@ -96,14 +104,53 @@ def _missing_columns(name: str, columns: c.Container[str]) -> c.Iterator[Defect]
             )
 
 
-def _wrong_key(name: str, key: list[str]) -> c.Iterator[Defect]:
-    if key != ["event_id"]:
-        yield Defect(
-            "table-key",
-            f"The primary key of the table {name!r} is not 'event_id', so it could hold two records"
-            " of one event.",
-            "Make it the primary key, and upgrade again.",
-        )
+def _is_key(connection: sa.Connection, name: str, event_id: t.Any, schema: str | None) -> bool:
+    """Whether an insert of a second record of an event conflicts with the first."""
+    inspector = sa.inspect(connection)
+
+    if inspector.get_pk_constraint(name, schema=schema)["constrained_columns"] == ["event_id"]:
+        return True
+
+    if event_id["nullable"]:
+        return False
+
+    if connection.dialect.name == "sqlite":
+        return _is_key_on_sqlite(connection, name, schema)
+
+    return any(
+        index["unique"] and index["column_names"] == ["event_id"] and _is_whole(index)
+        for index in inspector.get_indexes(name, schema=schema)
+    )
+
+
+def _is_key_on_sqlite(connection: sa.Connection, name: str, schema: str | None) -> bool:
+    """Ask for the plan of an insert: SQLAlchemy does not see each UNIQUE of a column."""
+    table = sa.Table(name, sa.MetaData(), schema=schema)
+    quoted = connection.dialect.identifier_preparer.format_table(table)
+
+    try:
+        connection.exec_driver_sql(
+            f"EXPLAIN INSERT INTO {quoted} (event_id) VALUES ('') ON CONFLICT (event_id) DO NOTHING"
+        ).close()
+    except sa_exc.OperationalError:
+        return False
+
+    return True
+
+
+def _is_whole(index: t.Any) -> bool:
+    """Whether an index is one of all rows, and of all of the value."""
+    options = index.get("dialect_options", {})
+    return not any(option.endswith(("_where", "_length")) for option in options)
+
+
+def _no_key(name: str) -> Defect:
+    return Defect(
+        "table-key",
+        f"The column 'event_id' of the table {name!r} is neither its primary key nor unique and NOT"
+        " NULL: the table could hold two records of one event.",
+        "Make it the primary key, or UNIQUE and NOT NULL, and upgrade again.",
+    )
 
 
 def _short_columns(name: str, columns: dict[str, t.Any]) -> c.Iterator[Defect]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import datetime as dt
 import io
 import itertools
 import logging
@@ -11,6 +12,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 import typing as t
 
 import pytest
@@ -22,8 +24,15 @@ from alembic.migration import MigrationContext
 from click.testing import Result
 from flask_migrate import Migrate  # type: ignore[import-untyped]
 
-from flask_sangho_webhooks import migrate, ProcessedWebhookEventMixin, RetryLater, SanghoWebhooks
+from flask_sangho_webhooks import (
+    Event,
+    migrate,
+    ProcessedWebhookEventMixin,
+    RetryLater,
+    SanghoWebhooks,
+)
 from flask_sangho_webhooks.migrate import migrations_directory, VERSION_TABLE
+from flask_sangho_webhooks.testing import SanghoTestClient
 
 from .commands import environment, flask, MIGRATED_SHOP, write_app
 from .conftest import make_database
@@ -333,6 +342,112 @@ def test_sqlite_holds_more_than_a_short_column_says(sqlite_shop: Shop) -> None:
     assert upgrade(sqlite_shop).exit_code == 0
     assert sqlite_shop.deliver("evt_" + "1" * 40).json == {"received": True}
     assert sqlite_shop.recorded() == ["evt_" + "1" * 40]
+
+
+SERIAL = {
+    "sqlite": "INTEGER NOT NULL PRIMARY KEY",
+    "postgresql": "SERIAL PRIMARY KEY",
+    "mysql": "INTEGER AUTO_INCREMENT PRIMARY KEY",
+    "mariadb": "INTEGER AUTO_INCREMENT PRIMARY KEY",
+}
+
+
+def make_with_a_serial_number(shop: Shop, **columns: str) -> None:
+    """As an app makes it whose tables all have an ``id``."""
+    definitions = {
+        "id": SERIAL[engine_of(shop).dialect.name],
+        "event_id": "VARCHAR(50) NOT NULL UNIQUE",
+        **columns,
+    }
+    make_by_hand(shop, dict(definitions))
+
+
+def test_unique_id_beside_another_key_is_adopted(shop: Shop) -> None:
+    make_with_a_serial_number(shop)
+    execute(shop, f"INSERT INTO {TABLE} (event_id, event_type) VALUES ('evt_old', '{TYPE}')")
+    result = upgrade(shop)
+
+    assert result.exit_code == 0, result.output
+    assert upgrade(shop).output == UP_TO_DATE
+    assert shop.app.test_cli_runner().invoke(args=["sangho", "check"]).output.count("[table-") == 0
+    assert shop.recorded() == ["evt_old"]
+
+
+def test_unique_id_beside_another_key_lets_an_event_through_once(shop: Shop) -> None:
+    make_with_a_serial_number(shop)
+    make_by_model(shop)
+    upgrade(shop)
+    fails = [True]
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.grant(event.id)
+        shop.db.session.flush()
+        time.sleep(0.05)
+
+        if event.id == "evt_fails" and fails.pop():
+            raise RetryLater
+
+    client = SanghoTestClient(shop.app)
+    answers = client.deliver_concurrently(6, TYPE, event_id="evt_1")
+    others = [client.deliver(TYPE, event_id=f"evt_{number}") for number in (2, 3)]
+
+    assert [answer.json for answer in answers].count({"received": True}) == 1
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert [answer.json for answer in others] == [{"received": True}] * 2
+    assert shop.deliver().json == {"received": True, "duplicate": True}
+    assert shop.deliver("evt_fails").status_code == 503
+    assert shop.recorded() == shop.grants() == ["evt_1", "evt_2", "evt_3"]
+    fails.append(False)
+    assert shop.deliver("evt_fails").json == {"received": True}
+
+    with shop.app.app_context():
+        guard = shop.webhooks.endpoint().guard
+        assert guard.forget("evt_1")
+        execute(shop, f"UPDATE {TABLE} SET processed_at = '2020-01-01 00:00:00'")
+        assert guard.cleanup(dt.timedelta(hours=72)) == 3
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"event_id": "VARCHAR(50) NOT NULL"},
+        {"event_id": "VARCHAR(50) UNIQUE"},
+        {"event_id": "VARCHAR(50) NOT NULL", "UNIQUE": "(event_id, event_type)"},
+    ],
+    ids=["not unique", "nullable", "with another column"],
+)
+def test_id_that_is_neither_key_nor_unique_is_refused(shop: Shop, columns: dict[str, str]) -> None:
+    make_with_a_serial_number(shop, **columns)
+    result = upgrade(shop)
+
+    assert result.exit_code == 1
+    assert "Make it the primary key, or UNIQUE and NOT NULL, and upgrade again." in result.output
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_id_that_is_unique_in_some_rows_is_refused(
+    request: pytest.FixtureRequest, dialect: str
+) -> None:
+    shop = Shop(make_database(dialect, request))
+    make_with_a_serial_number(shop, event_id="VARCHAR(50) NOT NULL")
+    execute(shop, f"CREATE UNIQUE INDEX of_some ON {TABLE} (event_id) WHERE event_type = 'x'")
+
+    assert upgrade(shop).exit_code == 1
+
+    execute(shop, f"CREATE UNIQUE INDEX of_all ON {TABLE} (event_id)")
+
+    assert upgrade(shop).exit_code == 0
+    shop.__exit__()
+
+
+def test_id_that_is_unique_in_its_beginning_is_refused(mariadb_database_url: str) -> None:
+    shop = Shop(mariadb_database_url)
+    make_with_a_serial_number(shop, event_id="VARCHAR(50) NOT NULL")
+    execute(shop, f"CREATE UNIQUE INDEX of_some ON {TABLE} (event_id(10))")
+
+    assert upgrade(shop).exit_code == 1
+    shop.__exit__()
 
 
 def test_adopted_table_takes_no_null(sqlite_shop: Shop) -> None:
