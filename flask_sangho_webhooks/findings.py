@@ -20,7 +20,7 @@ class Finding:
     level: Level
     message: str
     fix: str
-    """The line to add or to run, or what else to do."""
+    """The line to add or to run, or what else to do. Empty if the message says it."""
 
     endpoint: str | None = None
     """The name of the endpoint; None if it concerns the app."""

@@ -205,6 +205,29 @@ def test_forgotten_init_app_of_the_database_is_explained(
     assert "db.init_app(app)" in result.output
 
 
+def test_line_for_a_crontab_works(shop: Shop, tmp_path: pathlib.Path) -> None:
+    shown = shop.app.test_cli_runner().invoke(args=["sangho", "cleanup", "--help"]).output
+    (line,) = (line for line in shown.splitlines() if "17 * * * *" in line)
+    names = ("FLASK_SQLALCHEMY_DATABASE_URI", "FLASK_SANGHO_WEBHOOK_SECRET")
+    variables = environment(shop.url)
+    folder = write_app(tmp_path)
+    (folder / "env").write_text("".join(f"export {n}={variables[n]}\n" for n in names))
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    script = folder / ".venv" / "bin" / "flask"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m flask "$@"\n')
+    script.chmod(0o755)
+    command = line.replace("17 * * * *", "").replace("/srv/shop", str(folder))
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={"PATH": "/usr/bin:/bin", "HOME": "/"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "Deleted 1 record older than 72 hours.\n"), done
+
+
 def test_an_app_that_serves_requests_imports_no_command(tmp_path: pathlib.Path) -> None:
     code = "import sys, shop; shop.create_app(); print(*sys.modules, sep='\\n')"
     done = subprocess.run(
@@ -254,7 +277,12 @@ def test_progress_bar_on_a_terminal(shop: Shop, tmp_path: pathlib.Path) -> None:
         ([], ["cleanup", "upgrade"]),
         (
             ["cleanup"],
-            ["48 hours", "SANGHO_WEBHOOK_RETENTION", "17 * * * *  flask --app shop sangho cleanup"],
+            [
+                "48 hours",
+                "SANGHO_WEBHOOK_RETENTION",
+                "17 * * * *  cd /srv/shop && . ./env && .venv/bin/flask --app shop sangho cleanup",
+                "A job of cron has neither the environment",
+            ],
         ),
         (["upgrade"], ["sangho_alembic_version", "by hand", "flask db migrate"]),
     ],

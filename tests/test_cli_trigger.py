@@ -537,6 +537,7 @@ def test_help_teaches(sqlite_shop: Shop) -> None:
     assert "    flask --app shop sangho trigger payment_intent.succeeded --times 3\n" in shown
     assert "  payment_intent.  created, succeeded, payment_failed, " in shown
     assert "[default: 1" in shown
+    assert "the sample of a payment tells of order 1" in " ".join(shown.split())
 
 
 def test_types_are_completed(sqlite_shop: Shop) -> None:

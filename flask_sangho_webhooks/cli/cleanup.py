@@ -54,7 +54,10 @@ def cleanup(
     Run it from time to time, once an hour or once a day. From a crontab:
 
     \b
-        17 * * * *  flask --app shop sangho cleanup
+        17 * * * *  cd /srv/shop && . ./env && .venv/bin/flask --app shop sangho cleanup
+
+    A job of cron has neither the environment of the server nor its PATH. Here, the file 'env'
+    exports the variables that the app is configured with.
 
     Sangho redelivers an event for up to 48 hours. An event whose record is deleted earlier would
     be processed again.

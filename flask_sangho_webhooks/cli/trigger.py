@@ -134,7 +134,8 @@ def trigger(
     The event carries a sample object, with what --data says. Types of one object tell of the same
     one: trigger invoice.created, then invoice.paid.
 
-    The handlers run in earnest, on the app's database. Use it where you develop.
+    The handlers run in earnest, on the app's database: the sample of a payment tells of order 1.
+    Use it where you develop.
 
     Each answer is printed. The exit code is 1 if one of them is not a 2xx of the endpoint itself.
     """
