@@ -15,6 +15,7 @@ from flask import g
 from flask_sqlalchemy.session import Session
 
 from flask_sangho_webhooks import ConfigError, Event, Outcome, WebhookError
+from flask_sangho_webhooks.guards._session import SessionFactory
 
 from .support import Shop, TYPE
 
@@ -451,3 +452,15 @@ def test_mapped_objects_need_no_registry_of_ours(sqlite_shop: Shop) -> None:
 
     sqlite_shop.deliver()
     assert seen == ["Session"]
+
+
+def test_binds_are_asked_of_a_session_with_the_options_of_now(sqlite_shop: Shop) -> None:
+    scoped = sqlite_shop.db.session
+
+    with sqlite_shop.app.app_context():
+        factory = SessionFactory.install(scoped)
+        first = factory.for_binds()
+        assert factory.for_binds() is first
+
+        scoped.configure(info={"replica": True})
+        assert factory.for_binds().info == {"replica": True}

@@ -10,6 +10,7 @@ from flask import current_app
 from flask_sqlalchemy import SQLAlchemy
 
 from ..errors import ConfigError
+from ._session import SessionFactory
 
 REACH = (
     "Start it (for SQLite, make the folder), or correct SQLALCHEMY_DATABASE_URI (or the entry in"
@@ -33,7 +34,7 @@ def find_database(db: SQLAlchemy, model: type[t.Any], table: sa.Table) -> sa.Eng
 
     :raises UnknownDatabase: if the app does not have it.
     """
-    session = db.session.registry.createfunc()
+    session = SessionFactory.install(db.session).for_binds()
 
     try:
         # Where the writes go: a session class of the app may send reads to another server.

@@ -38,6 +38,7 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
         # Shared, not copied: db.session.configure() changes the options of both.
         self.kw = ordinary.kw
         self.class_ = ordinary.class_
+        self._for_binds: tuple[dict[str, t.Any], t.Any] = ({}, None)
 
     @classmethod
     def install(cls, scoped: ScopedSession) -> SessionFactory:
@@ -70,6 +71,21 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
         )
         session.sangho_join = join
         join.sessions.append(session)
+        return session
+
+    def for_binds(self) -> t.Any:
+        """A session to ask for its binds only. To make one takes longer than to ask it, so outside
+        a dispatch it is kept until ``db.session.configure()`` has changed something.
+        """
+        if current_join() is not None:
+            return self()
+
+        options, session = self._for_binds
+
+        if session is None or options != self.kw:
+            session = super().__call__()
+            self._for_binds = (dict(self.kw), session)
+
         return session
 
     @contextlib.contextmanager
