@@ -32,6 +32,9 @@ PROCESSES = 2
 SENDERS = 64
 WORKERS = 4
 THREADS = 8
+WARM_UP = 5
+"""Seconds, until each pool holds the connections that it keeps."""
+
 TOLERANCE = 0.03
 """Growth of the workers' memory, between the 10th second and the last. Caches and the allocator
 are still filling then; a leak of 500 bytes for each delivery would be more.
@@ -60,8 +63,9 @@ class Load:
             settings = Settings(str(self.folder), "sql", database.url(), (NEW,))
             server = Server(settings, self.folder, workers=WORKERS, threads=THREADS)
             stack.enter_context(server.serve())
+            self._send(server, WARM_UP, first_share=PROCESSES)  # fills the pools
             before = database.count_connections()
-            sizes = self._send(server)
+            sizes = self._send(server, self.seconds)
             self._check_memory(sizes)
             self._check_connections(server, before, database)
             attempts = _read_log(self.folder)
@@ -70,18 +74,19 @@ class Load:
         self.result.seconds = time.monotonic() - began
         return self.result
 
-    def _send(self, server: Server) -> list[int]:
+    def _send(self, server: Server, seconds: int, first_share: int = 0) -> list[int]:
         """Send for a while.
 
+        :param first_share: tells the events of one call from those of another.
         :return: the memory of all workers in bytes, every second.
         """
         context = multiprocessing.get_context("spawn")
-        end = time.time() + self.seconds
+        end = time.time() + seconds
         processes = [
             context.Process(
                 target=_run, args=(server.port, self.seed, share, end, str(self.folder))
             )
-            for share in range(PROCESSES)
+            for share in range(first_share, first_share + PROCESSES)
         ]
 
         for process in processes:
@@ -136,7 +141,7 @@ class Load:
             f" {len(pools)} pools; {out} checked out, {busy} in a transaction"
         )
 
-        if out or busy or total != idle or len(pools) != WORKERS:
+        if out or busy or total != idle or total != before[0] or len(pools) != WORKERS:
             self.result.problems.append("A database connection has leaked.")
 
     def _check_answers(self, attempts: list[Attempt], database: Database) -> None:
