@@ -11,7 +11,7 @@ import sys
 import time
 import typing as t
 
-from flask import Blueprint, current_app, Flask, g, request, Response
+from flask import Blueprint, current_app, Flask, g, Request, request, Response
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from ._log import outcome_extra
@@ -52,12 +52,13 @@ _HINTS = {
     "too_large": " {prefix}MAX_BODY is the limit.",
 }
 
-_ANSWERS: dict[Outcome, tuple[int, dict[str, bool]]] = {
-    Outcome.PROCESSED: (200, {"received": True}),
-    Outcome.DUPLICATE: (200, {"received": True, "duplicate": True}),
-    Outcome.DISCARDED: (200, {"received": True, "discarded": True}),
-    Outcome.UNHANDLED: (200, {"received": True, "handled": False}),
-    Outcome.QUEUED: (202, {"received": True, "queued": True}),
+# As Flask itself writes them, with sorted members.
+_ANSWERS: dict[Outcome, tuple[int, str]] = {
+    Outcome.PROCESSED: (200, '{"received":true}'),
+    Outcome.DUPLICATE: (200, '{"duplicate":true,"received":true}'),
+    Outcome.DISCARDED: (200, '{"discarded":true,"received":true}'),
+    Outcome.UNHANDLED: (200, '{"handled":false,"received":true}'),
+    Outcome.QUEUED: (202, '{"queued":true,"received":true}'),
 }
 
 
@@ -105,9 +106,10 @@ def _keep_promise(response: Response) -> Response:
     """Keep others from answering a delivery with 2xx: Sangho would take the event for processed. An
     error handler that forgets the status is enough.
     """
-    answered = g.pop("sangho_answered", False)
+    if g.pop("sangho_answered", False) or request.method != "POST":
+        return response
 
-    if request.method == "POST" and 200 <= response.status_code < 300 and not answered:
+    if 200 <= response.status_code < 300:
         logger.error(
             "A delivery that was not processed was about to be answered with %d, which would lose"
             " the event, and is answered with 500. Look for a before_request function, an error"
@@ -126,29 +128,32 @@ def _read_body(limit: int) -> bytes:
     :raises PayloadError: ``too_large``, or ``body_unavailable`` where bytes were promised and are
         not there.
     """
+    # Not the proxy: each use of that looks the request up.
+    posted: Request = request._get_current_object()  # type: ignore[attr-defined]
+
     # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
     # body at them without a word.
-    request.max_content_length = request.max_form_memory_size = sys.maxsize
+    posted.max_content_length = posted.max_form_memory_size = sys.maxsize
     buffer = io.BytesIO()
 
     try:
-        buffer.writelines(_pieces(request.stream, limit + 1))
+        buffer.writelines(_pieces(posted.stream, limit + 1))
 
         if buffer.tell() > limit:
             # A client that is still sending when the connection closes sees a reset in place of
             # the answer.
-            collections.deque(_pieces(request.stream, MAX_DRAIN), maxlen=0)
+            collections.deque(_pieces(posted.stream, MAX_DRAIN), maxlen=0)
     except RequestEntityTooLarge:  # a Content-Length beyond even sys.maxsize
         raise _too_large(limit) from None
     except Exception as error:  # each server has its own for a body that breaks off
         raise _unavailable(f"reading it failed with {type(error).__name__}. {_LOST}") from None
     finally:
         buffer.seek(0)
-        request.stream = buffer
+        posted.stream = buffer
 
     # The buffer, or what a url_value_preprocessor of the app has read and cached before.
-    body = request.get_data(cache=True)
-    promised = request.content_length
+    body = posted.get_data(cache=True)
+    promised = posted.content_length
 
     if len(body) > limit:
         raise _too_large(limit)
@@ -156,8 +161,8 @@ def _read_body(limit: int) -> bytes:
     if promised is not None and len(body) < promised:
         raise _unavailable(f"{len(body)} of {promised} bytes are there. {_LOST}")
 
-    if not body and "chunked" in request.headers.get("Transfer-Encoding", "").lower():
-        if "wsgi.input_terminated" in request.environ:
+    if not body and "chunked" in posted.headers.get("Transfer-Encoding", "").lower():
+        if "wsgi.input_terminated" in posted.environ:
             raise _unavailable(f"it was sent in chunks, and none is there. {_LOST}")
 
         raise _unavailable(
@@ -199,8 +204,7 @@ def _receive(webhooks: SanghoWebhooks) -> Response:
     except (EventInProgress, GuardUnavailable, RetryLater) as error:
         return _retry(endpoint, event, error, time.monotonic() - started)
 
-    status, body = _ANSWERS[outcome]
-    return _answer(status, body)
+    return _answer(*_ANSWERS[outcome])
 
 
 def _verified_event(endpoint: Endpoint) -> Event:
@@ -209,14 +213,16 @@ def _verified_event(endpoint: Endpoint) -> Event:
     if isinstance(body, PayloadError):
         raise body
 
-    if request.headers.get("Content-Encoding"):
+    headers = request.headers
+
+    if headers.get("Content-Encoding"):
         logger.warning(
             "A delivery has a Content-Encoding. Sangho signs the bytes that it sends: a proxy that"
             " compresses or decompresses requests must leave this path alone."
         )
 
     config = endpoint.config
-    position = verify(body, request.headers.get(SIGNATURE_HEADER), config.secrets, config.tolerance)
+    position = verify(body, headers.get(SIGNATURE_HEADER), config.secrets, config.tolerance)
 
     if position > 0:
         logger.warning(
@@ -225,7 +231,7 @@ def _verified_event(endpoint: Endpoint) -> Event:
             len(config.secrets),
         )
 
-    return Event.from_body(body, request.headers.get(EVENT_ID_HEADER))
+    return Event.from_body(body, headers.get(EVENT_ID_HEADER))
 
 
 def _reject(
@@ -258,11 +264,10 @@ def _retry(endpoint: Endpoint, event: Event, error: WebhookError, seconds: float
 
 
 def _error(error: WebhookError) -> Response:
-    return _answer(error.status, {"error": error.reason, "message": str(error)})
+    body = {"error": error.reason, "message": str(error)}
+    return _answer(error.status, current_app.json.dumps(body, separators=(",", ":")))
 
 
-def _answer(status: int, body: dict[str, t.Any]) -> Response:
+def _answer(status: int, body: str) -> Response:
     g.sangho_answered = True
-    response = t.cast(Response, current_app.json.response(body))
-    response.status_code = status
-    return response
+    return current_app.response_class(f"{body}\n", status, content_type="application/json")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as c
-import contextlib
 import contextvars
-import dataclasses
 import inspect
 import logging
 import typing as t
@@ -16,31 +14,55 @@ from flask_sqlalchemy import SQLAlchemy
 from .errors import Discard
 from .event import Event
 from .guards import commit, is_joined, keep_readable, unavailable
-from .registry import HandlerFunction, is_async
-from .signals import outcome_stands
+from .registry import Handler
+from .signals import call_safely
 
 Callback = c.Callable[[], object]
 
 logger = logging.getLogger("flask_sangho_webhooks")
 
 
-@dataclasses.dataclass
-class _Held:
-    """Callbacks of a run whose guard has not committed yet."""
+class HoldingBack:
+    """Holds callbacks back until the block, which commits, has ended. If it raises, none is called.
 
-    db: SQLAlchemy | None
-    callbacks: list[Callback] = dataclasses.field(default_factory=list)
-    # A thread that a handler has started with its context may outlive the run.
-    is_over: bool = False
+    :param db: what the block commits to. A block within another one on the same database commits
+        to a savepoint: its callbacks wait for the outer block, and go with it.
+    """
+
+    def __init__(self, db: SQLAlchemy | None) -> None:
+        self.db = db
+        self.callbacks: list[Callback] = []
+        # A thread that a handler has started with its context may outlive the block.
+        self.is_over = False
+
+    def __enter__(self) -> HoldingBack:
+        self._outer = _held.get()
+        self._token = _held.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.is_over = True
+        _held.reset(self._token)
+        outer = self._outer
+
+        if kind is not None:
+            return
+
+        if outer is not None and self.db is not None and self.db is outer.db:
+            outer.callbacks.extend(self.callbacks)
+            return
+
+        for callback in self.callbacks:
+            call_safely(callback)
 
 
 # Shared by all extension objects: the handlers of one may process an event of another.
-_held: contextvars.ContextVar[_Held | None] = contextvars.ContextVar("sangho_held", default=None)
+_held: contextvars.ContextVar[HoldingBack | None] = contextvars.ContextVar(
+    "sangho_held", default=None
+)
 
 
-def run_handlers(
-    handlers: c.Sequence[HandlerFunction], event: Event, db: SQLAlchemy | None
-) -> None:
+def run_handlers(handlers: c.Sequence[Handler], event: Event, db: SQLAlchemy | None) -> None:
     """Run the handlers of one event as one unit: commit ``db.session`` after the last, roll it back
     if one fails.
 
@@ -78,15 +100,20 @@ def run_handlers(
         raise
 
 
-def _run(handler: HandlerFunction, event: Event) -> None:
-    if is_async(handler):
+def _run(handler: Handler, event: Event) -> None:
+    function = handler.function
+
+    if handler.is_async:
 
         async def call() -> object:
-            return await t.cast(c.Awaitable[object], handler(event))
+            return await t.cast(c.Awaitable[object], function(event))
 
         result = current_app.ensure_sync(call)()
     else:
-        result = handler(event)
+        result = function(event)
+
+    if result is None:
+        return
 
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result) or inspect.isgenerator(result):
@@ -105,32 +132,6 @@ def _roll_back(db: SQLAlchemy) -> None:
     except Exception as error:
         kind = type(error).__name__
         logger.warning("The rollback after a failed handler failed as well (%s).", kind)
-
-
-@contextlib.contextmanager
-def holding_back(db: SQLAlchemy | None) -> c.Iterator[list[Callback]]:
-    """Hold callbacks back until the block, which commits, has ended. If it raises, none is called.
-
-    :param db: what the block commits to. A block within another one on the same database commits
-        to a savepoint: its callbacks wait for the outer block, and go with it.
-    """
-    outer = _held.get()
-    held = _Held(db)
-    token = _held.set(held)
-
-    try:
-        yield held.callbacks
-    finally:
-        held.is_over = True
-        _held.reset(token)
-
-    if outer is not None and db is not None and db is outer.db:
-        outer.callbacks.extend(held.callbacks)
-        return
-
-    for callback in held.callbacks:
-        with outcome_stands():
-            callback()
 
 
 def hold_back(function: Callback) -> None:

@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from ._log import outcome_extra
 from .config import Config
-from .dispatch import Callback, hold_back, holding_back, run_handlers
+from .dispatch import Callback, hold_back, HoldingBack, run_handlers
 from .errors import ConfigError, EventInProgress, GuardUnavailable, RetryLater
 from .event import Event
 from .event_types import EventType
@@ -243,14 +243,14 @@ class SanghoWebhooks:
         dispatch = functools.partial(run_handlers, handlers, event, self.db)
 
         try:
-            with holding_back(getattr(guard, "db", None)) as callbacks:
+            with HoldingBack(getattr(guard, "db", None)) as held:
                 outcome = guard.once(event, dispatch)
 
                 if outcome is not Outcome.PROCESSED:
-                    callbacks.clear()
+                    held.callbacks.clear()
 
                 seconds = time.monotonic() - started
-                callbacks.append(functools.partial(self._finish, event, outcome, seconds))
+                held.callbacks.append(functools.partial(self._finish, event, outcome, seconds))
         except (EventInProgress, GuardUnavailable, RetryLater):
             raise
         except Exception as error:
@@ -288,10 +288,11 @@ def _store(guard: Guard) -> object:
 
 
 def _log(event: Event, outcome: Outcome, seconds: float = 0) -> None:
-    logger.info(
-        "Event %s (%s): %s",
-        event.id,
-        event.type,
-        outcome.value,
-        extra=outcome_extra(outcome.value, event, seconds),
-    )
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(
+            "Event %s (%s): %s",
+            event.id,
+            event.type,
+            outcome.value,
+            extra=outcome_extra(outcome.value, event, seconds),
+        )

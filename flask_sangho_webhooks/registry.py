@@ -18,6 +18,9 @@ from .event_types import KNOWN_TYPES
 
 HandlerFunction = c.Callable[[Event], object]
 
+MAX_MATCHING = 256
+"""Event types whose handlers are remembered."""
+
 
 @dataclasses.dataclass
 class Handler:
@@ -25,6 +28,9 @@ class Handler:
 
     function: HandlerFunction
     patterns: list[str]
+
+    def __post_init__(self) -> None:
+        self.is_async = is_async(self.function)
 
     def matches(self, event_type: str) -> bool:
         """Whether events of a type run the function."""
@@ -36,6 +42,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.handlers: list[Handler] = []
+        self._matching: dict[str, tuple[Handler, ...]] = {}
 
     def add(self, function: HandlerFunction, patterns: c.Sequence[str]) -> None:
         """Register a function.
@@ -50,17 +57,29 @@ class Registry:
         """
         _check_function(function)
 
-        for handler in self.handlers:
+        for position, handler in enumerate(self.handlers):
             if _same(handler.function, function):
-                handler.function = function
-                handler.patterns += [p for p in patterns if p not in handler.patterns]
-                return
+                patterns = [*handler.patterns, *patterns]
+                self.handlers[position] = Handler(function, list(dict.fromkeys(patterns)))
+                break
+        else:
+            self.handlers.append(Handler(function, list(dict.fromkeys(patterns))))
 
-        self.handlers.append(Handler(function, list(dict.fromkeys(patterns))))
+        # A new one: a match that is under way in another thread may not know the function.
+        self._matching = {}
 
-    def match(self, event_type: str) -> list[HandlerFunction]:
-        """The functions to run for an event type, in the order of their registration."""
-        return [h.function for h in self.handlers if h.matches(event_type)]
+    def match(self, event_type: str) -> tuple[Handler, ...]:
+        """The handlers to run for an event type, in the order of their registration."""
+        matching = self._matching
+        handlers = matching.get(event_type)
+
+        if handlers is None:
+            handlers = tuple(handler for handler in self.handlers if handler.matches(event_type))
+
+            if len(matching) < MAX_MATCHING:
+                matching[event_type] = handlers
+
+        return handlers
 
 
 def check_patterns(patterns: c.Sequence[str], *, stacklevel: int) -> None:

@@ -21,12 +21,11 @@ A receiver that raises is logged, and changes neither the outcome nor what other
 from __future__ import annotations
 
 import collections.abc as c
-import contextlib
 import logging
 import typing as t
 
 from blinker import NamedSignal, Namespace
-from flask import current_app
+from flask import current_app, Flask
 
 _signals = Namespace()
 
@@ -41,20 +40,24 @@ logger = logging.getLogger("flask_sangho_webhooks")
 
 def send(signal: NamedSignal, **values: t.Any) -> None:
     """Send a signal of the current app. A receiver that fails keeps none of the others from it."""
-    app = current_app._get_current_object()  # type: ignore[attr-defined]
-
-    if signal.is_muted:
+    if signal.is_muted or not signal.receivers:
         return
 
+    app = current_app._get_current_object()  # type: ignore[attr-defined]
+
     for receiver in signal.receivers_for(app):
-        with outcome_stands():
-            app.ensure_sync(receiver)(app, **values)
+        call_safely(_call, app, receiver, values)
 
 
-@contextlib.contextmanager
-def outcome_stands() -> c.Iterator[None]:
-    """Log what cannot change the outcome any more, and must not look as if it did."""
+def _call(app: Flask, receiver: c.Callable[..., object], values: dict[str, t.Any]) -> None:
+    app.ensure_sync(receiver)(app, **values)
+
+
+def call_safely(function: c.Callable[..., object], *arguments: object) -> None:
+    """Call what cannot change the outcome any more. If it fails, log that; it must not look as if
+    the outcome had changed.
+    """
     try:
-        yield
+        function(*arguments)
     except Exception:
         logger.exception("A callback or signal receiver failed; the outcome stands.")

@@ -17,7 +17,14 @@ import pytest
 
 from flask_sangho_webhooks import ConfigError, Event, SanghoWebhooks
 from flask_sangho_webhooks.event_types import KNOWN_TYPES
-from flask_sangho_webhooks.registry import Handler, HandlerFunction, is_async, Registry, suggestion
+from flask_sangho_webhooks.registry import (
+    Handler,
+    HandlerFunction,
+    is_async,
+    MAX_MATCHING,
+    Registry,
+    suggestion,
+)
 
 from .support import Shop, TYPE
 
@@ -532,8 +539,53 @@ def test_registry_matches_in_the_order_of_registration() -> None:
     registry.add(nothing, ["*"])
     registry.add(async_function, [TYPE])
 
-    assert registry.match(TYPE) == [nothing, async_function]
-    assert registry.match("kyc.updated") == [nothing]
+    assert functions(registry, TYPE) == [nothing, async_function]
+    assert functions(registry, "kyc.updated") == [nothing]
+
+
+def test_function_that_is_added_later_runs_for_a_type_that_was_seen_before() -> None:
+    registry = Registry()
+    registry.add(nothing, [TYPE])
+    assert functions(registry, TYPE) == [nothing]
+
+    registry.add(async_function, ["payment_intent.*"])
+    assert functions(registry, TYPE) == [nothing, async_function]
+
+
+def test_function_that_is_added_during_a_match_is_not_forgotten() -> None:
+    registry = Registry()
+    added: list[object] = []
+
+    class Pattern(str):
+        """One that is compared while another thread adds a function."""
+
+        def __eq__(self, other: object) -> bool:
+            if other == TYPE and not added:
+                added.append(other)
+                registry.add(async_function, [TYPE])
+
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    registry.add(nothing, [Pattern(TYPE)])
+    registry.match(TYPE)
+
+    assert functions(registry, TYPE) == [nothing, async_function]
+
+
+def test_types_without_end_are_not_all_remembered() -> None:
+    registry = Registry()
+    registry.add(nothing, ["*"])
+
+    for number in range(2 * MAX_MATCHING):
+        assert functions(registry, f"some.type_{number}") == [nothing]
+
+    assert len(registry._matching) == MAX_MATCHING
+
+
+def functions(registry: Registry, event_type: str) -> list[HandlerFunction]:
+    return [handler.function for handler in registry.match(event_type)]
 
 
 def test_handler_that_takes_no_event_is_refused(webhooks: SanghoWebhooks) -> None:

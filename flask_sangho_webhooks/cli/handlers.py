@@ -13,7 +13,7 @@ import click
 from ..errors import PayloadError
 from ..event import Event
 from ..extension import Endpoint
-from ..registry import Handler, is_async, is_known, suggestion
+from ..registry import Handler, is_known, suggestion
 from . import endpoints, json_option, name_option, sangho, show_json, show_table
 
 
@@ -98,7 +98,7 @@ def _describe(endpoint: Endpoint, handler: Handler) -> dict[str, t.Any]:
         "patterns": handler.patterns,
         "function": f"{function.__module__}:{function.__qualname__}",
         "source": _source(function),
-        "async": is_async(handler.function),
+        "async": handler.is_async,
     }
 
 

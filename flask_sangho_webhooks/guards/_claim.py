@@ -18,8 +18,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import Insert
 
 from ..event import Event
-from ._conflict import is_recorded, means_duplicate
-from ._transient import error_code
+from ._conflict import means_duplicate, select_id
+from ._driver import execute_first
+from ._transient import error_code, LOCK_WAIT_TIMEOUT
 
 
 class Claim(enum.Enum):
@@ -61,7 +62,7 @@ def utc_now(dialect: str) -> sa.ColumnElement[t.Any]:
     database session in both directions, so the session's own time is the right one there.
     """
     if dialect == "postgresql":
-        return sa.func.timezone("utc", sa.func.now(), type_=sa.TIMESTAMP())
+        return sa.func.timezone(sa.literal_column("'utc'"), sa.func.now(), type_=sa.TIMESTAMP())
 
     return sa.func.current_timestamp()
 
@@ -88,8 +89,8 @@ def _parameters(event: Event) -> dict[str, str]:
 # ------------------------------------------------------------------ PostgreSQL
 
 
-@functools.cache
-def _postgresql_statement(table: sa.Table) -> Insert:
+@functools.lru_cache(maxsize=64)
+def _postgresql_statement(table: sa.Table, timeout: float) -> Insert:
     r"""Attempt and claim in one round trip.
 
     A plain insert of an id that another transaction has inserted waits until that one ends, and a
@@ -112,43 +113,39 @@ def _postgresql_statement(table: sa.Table) -> Insert:
     """
     from sqlalchemy.dialects import postgresql
 
-    kept = sa.func.set_config(_KEPT_TIMEOUT, sa.func.current_setting("lock_timeout"), True)
-    timeout = sa.func.set_config(
-        "lock_timeout", sa.bindparam("timeout", type_=sa.String), True, type_=sa.String
-    )
-    locked = sa.func.pg_try_advisory_xact_lock(
-        sa.func.hashtextextended(sa.bindparam("lock", type_=sa.String), 0), type_=sa.Boolean
-    )
     row = _row(table, "postgresql")
-    attempt = sa.case((kept.is_not(None), timeout.is_not(None) & locked))
-    restored = sa.func.set_config("lock_timeout", sa.func.current_setting(_KEPT_TIMEOUT), True)
+    lock = sa.literal_column(_quote(lock_name(table, "")), sa.String) + row["event_id"]
+    milliseconds = max(1, round(timeout * 1000))
+    # What does not change is no parameter: each one takes the driver time.
+    kept = "set_config('sangho.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL"
+    limited = f"set_config('lock_timeout', '{milliseconds}ms', true) IS NOT NULL"
+    locked = sa.func.pg_try_advisory_xact_lock(
+        sa.func.hashtextextended(lock, sa.literal_column("0")), type_=sa.Boolean
+    )
+    attempt = sa.case((sa.literal_column(kept), sa.literal_column(limited, sa.Boolean) & locked))
+    restored = "set_config('lock_timeout', current_setting('sangho.lock_timeout'), true)"
     return (
         postgresql.insert(table)
         .from_select(list(row), sa.select(*row.values()).where(attempt))
         .on_conflict_do_nothing(index_elements=[table.c.event_id])
-        .returning(restored)
+        .returning(sa.literal_column(restored))
     )
 
 
-_KEPT_TIMEOUT = "sangho.lock_timeout"
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
-    claimed = connection.execute(
-        _postgresql_statement(table),
-        {
-            **_parameters(event),
-            # Two endpoints with a table each may run the same event at the same time.
-            "lock": f"{table.fullname}:{event.id}",
-            "timeout": f"{max(1, round(timeout * 1000))}ms",
-        },
-    ).first()
+    claimed = execute_first(connection, _postgresql_statement(table, timeout), _parameters(event))
 
-    if claimed is not None:
+    if claimed.row is not None:
         return Claim.OURS
 
     # Without the lock, and yet recorded: two duplicates of a processed event have met.
-    return Claim.DUPLICATE if is_recorded(connection, table, event.id) else Claim.IN_PROGRESS
+    found = execute_first(connection, select_id(table), {"event_id": event.id}).row
+    is_recorded = found is not None and found[0] == event.id
+    return Claim.DUPLICATE if is_recorded else Claim.IN_PROGRESS
 
 
 # ---------------------------------------------------------------------- SQLite
@@ -168,32 +165,34 @@ def _sqlite_statement(table: sa.Table) -> Insert:
 
 def _sqlite(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
     with busy_timeout(connection, timeout):
-        result = connection.execute(_sqlite_statement(table), _parameters(event))
+        reply = execute_first(connection, _sqlite_statement(table), _parameters(event))
 
-    return Claim.OURS if result.rowcount == 1 else Claim.DUPLICATE
+    return Claim.OURS if reply.rowcount == 1 else Claim.DUPLICATE
 
 
-@contextlib.contextmanager
-def busy_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]:
-    """Wait for SQLite's write lock for our time, then for the app's own again."""
-    cursor = connection.connection.cursor()
+class busy_timeout:
+    """A context in which SQLite waits for its write lock for our time, and not for the app's own.
 
-    try:
-        cursor.execute("PRAGMA busy_timeout")
-        previous = t.cast(tuple[int], cursor.fetchone())[0]
-        cursor.execute(f"PRAGMA busy_timeout = {round(timeout * 1000)}")
+    :param timeout: in seconds.
+    """
 
-        try:
-            yield
-        finally:
-            cursor.execute(f"PRAGMA busy_timeout = {previous}")
-    finally:
-        cursor.close()
+    def __init__(self, connection: sa.Connection, timeout: float) -> None:
+        self.connection = connection
+        self.timeout = timeout
+
+    def __enter__(self) -> None:
+        self._cursor = self.connection.connection.cursor()
+        self._cursor.execute("PRAGMA busy_timeout")
+        (self._previous,) = t.cast(tuple[int], self._cursor.fetchone())
+        self._cursor.execute(f"PRAGMA busy_timeout = {round(self.timeout * 1000)}")
+
+    def __exit__(self, *_: object) -> None:
+        self._cursor.execute(f"PRAGMA busy_timeout = {self._previous}")
+        self._cursor.close()
 
 
 # ---------------------------------------------------------- MariaDB and MySQL
 
-LOCK_WAIT_TIMEOUT = 1205
 DUPLICATE_ENTRY = 1062
 
 
@@ -241,7 +240,7 @@ def lock_wait_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[N
 
 def _insert(connection: sa.Connection, table: sa.Table, statement: Insert, event: Event) -> Claim:
     try:
-        connection.execute(statement, _parameters(event))
+        execute_first(connection, statement, _parameters(event))
     except sa_exc.OperationalError as error:
         if error_code(error) == LOCK_WAIT_TIMEOUT:
             return Claim.IN_PROGRESS

@@ -17,7 +17,7 @@ _exact: weakref.WeakKeyDictionary[sa.Engine, set[sa.Table]] = weakref.WeakKeyDic
 
 def is_recorded(connection: sa.Connection, table: sa.Table, event_id: str) -> bool:
     """Whether the id is in the table, as seen by this connection."""
-    found = connection.execute(_select(table), {"event_id": event_id}).scalar()
+    found = connection.execute(select_id(table), {"event_id": event_id}).scalar()
     return found == event_id
 
 
@@ -34,7 +34,7 @@ def means_duplicate(connection: sa.Connection, table: sa.Table, event_id: str) -
         return True
 
     # With a shared lock, because a snapshot older than the other row would not show it.
-    statement = _select(table).with_for_update(read=True)
+    statement = select_id(table).with_for_update(read=True)
     found = connection.execute(statement, {"event_id": event_id}).scalar()
 
     if found is None:
@@ -53,7 +53,8 @@ def means_duplicate(connection: sa.Connection, table: sa.Table, event_id: str) -
 
 
 @functools.cache
-def _select(table: sa.Table) -> sa.Select[t.Any]:
+def select_id(table: sa.Table) -> sa.Select[t.Any]:
+    """The id of a record, to be looked for by itself."""
     return sa.select(table.c.event_id).where(table.c.event_id == sa.bindparam("event_id"))
 
 

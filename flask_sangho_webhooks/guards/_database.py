@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 import sqlalchemy as sa
@@ -37,9 +38,8 @@ def find_database(db: SQLAlchemy, model: type[t.Any], table: sa.Table) -> sa.Eng
     session = SessionFactory.install(db.session).for_binds()
 
     try:
-        # Where the writes go: a session class of the app may send reads to another server.
         bind: sa.Engine | sa.Connection = session.get_bind(
-            mapper=sa.inspect(model), clause=sa.update(table)
+            **_question(t.cast(c.Hashable, model), table)
         )
     except (RuntimeError, sa_exc.UnboundExecutionError) as error:
         unknown = _explain(db, error)
@@ -50,6 +50,12 @@ def find_database(db: SQLAlchemy, model: type[t.Any], table: sa.Table) -> sa.Eng
         raise unknown from error
 
     return bind
+
+
+@functools.cache
+def _question(model: t.Any, table: sa.Table) -> dict[str, t.Any]:
+    """Where the writes go: a session class of the app may send reads to another server."""
+    return {"mapper": sa.inspect(model), "clause": sa.update(table)}
 
 
 def _explain(db: SQLAlchemy, error: Exception) -> UnknownDatabase | None:

@@ -12,11 +12,9 @@ import sqlalchemy.exc as sa_exc
 
 from ..errors import EventInProgress
 from ..models import MYSQL
-from ._claim import busy_timeout, lock_name, LOCK_WAIT_TIMEOUT, lock_wait_timeout
-from ._transient import error_code, sqlstate
+from ._claim import busy_timeout, lock_name, lock_wait_timeout
+from ._transient import error_code, LOCK_NOT_AVAILABLE, LOCK_WAIT_TIMEOUT, sqlstate
 from .base import Record
-
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 def forget(connection: sa.Connection, table: sa.Table, event_id: str, timeout: float) -> bool:
@@ -118,7 +116,7 @@ def _bounded(
         else:
             yield
     except sa_exc.DBAPIError as error:
-        if sqlstate(error) == _LOCK_NOT_AVAILABLE or error_code(error) == LOCK_WAIT_TIMEOUT:
+        if sqlstate(error) == LOCK_NOT_AVAILABLE or error_code(error) == LOCK_WAIT_TIMEOUT:
             raise EventInProgress from error
 
         raise

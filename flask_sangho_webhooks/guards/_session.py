@@ -88,43 +88,65 @@ class SessionFactory(sa_orm.sessionmaker[t.Any]):
 
         return session
 
-    @contextlib.contextmanager
-    def joined(
-        self, scoped: ScopedSession, own: GuardTransaction, claim_again: c.Callable[[], None]
-    ) -> c.Iterator[Join]:
-        """Let ``db.session`` work in the guard's transaction until the block ends.
 
-        :param claim_again: claims the event once more, in a transaction that it begins.
-        :raises WebhookError: if a session holds work then that nobody would commit.
-        """
-        join = Join(self, own, claim_again)
-        token = current.set(join)
+class Joined:
+    """A context in which ``db.session`` works in the guard's transaction.
 
+    :param factory: of ``db.session``.
+    :param claim_again: claims the event once more, in a transaction that it begins.
+    :raises WebhookError: if a session holds work at the end that nobody would commit.
+    """
+
+    def __init__(
+        self,
+        factory: SessionFactory,
+        scoped: ScopedSession,
+        own: GuardTransaction,
+        claim_again: c.Callable[[], None],
+    ) -> None:
+        self.scoped = scoped
+        self.join = Join(factory, own, claim_again)
+
+    def __enter__(self) -> Join:
+        self._token = current.set(self.join)
+        return self.join
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            yield join
-
-            if any(holds_work(session) for session in join.sessions):
-                raise WebhookError(
-                    "A handler has left work in a db.session of another scope than its own, where"
-                    " nobody commits it: an async handler with a 'scopefunc' that goes by threads,"
-                    " or a thread of the handler's own. Call db.session.commit() there."
-                )
-
-            # What statements of the Core have written, as for db.session itself. And a session that
-            # has only read must not roll back what others have written.
-            for session in join.sessions:
-                if session.in_transaction():
-                    commit(session)
-
+            if kind is None:
+                self._commit()
         finally:
-            join.is_over = True
-            current.reset(token)
-            scoped.remove()
+            self._end()
 
-            for session in join.sessions:
+        if kind is None:
+            self.join.ensure_claimed()
+
+    def _commit(self) -> None:
+        sessions = self.join.sessions
+
+        if any(holds_work(session) for session in sessions):
+            raise WebhookError(
+                "A handler has left work in a db.session of another scope than its own, where"
+                " nobody commits it: an async handler with a 'scopefunc' that goes by threads,"
+                " or a thread of the handler's own. Call db.session.commit() there."
+            )
+
+        # What statements of the Core have written, as for db.session itself. And a session that
+        # has only read must not roll back what others have written.
+        for session in sessions:
+            if session.in_transaction():
+                commit(session)
+
+    def _end(self) -> None:
+        registry = self.scoped.registry
+        removed = registry() if registry.has() else None
+        self.join.is_over = True
+        current.reset(self._token)
+        self.scoped.remove()
+
+        for session in self.join.sessions:
+            if session is not removed:
                 session.close()
-
-        join.ensure_claimed()
 
 
 def is_joined(session: sa_orm.Session) -> bool:

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 
 from ..errors import ConfigError, GuardUnavailable, WebhookError
+from ..models import MYSQL
+from ._transient import unavailable
 
 
 def begin(connection: sa.Connection) -> sa.Transaction:
@@ -61,11 +63,72 @@ def _commits_by_itself(connection: sa.Connection) -> bool:
 
 
 class GuardTransaction:
-    """The transaction of one dispatch, or savepoint where the connection is in a transaction."""
+    """A context with a transaction that is rolled back unless it is committed: a savepoint, where
+    the connection is in a transaction already.
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self.connection = connection
-        self.current = begin(connection)
+    :param bind: an engine, or a connection that somebody else closes.
+    :param lock_timeout: seconds to wait for other users of an in-memory database.
+    :param hint: that an error's message ends with if the transaction cannot be begun.
+    :param read_committed: on MySQL and MariaDB, take no locks on gaps between rows.
+    :raises GuardUnavailable: if the database cannot be reached.
+    """
+
+    connection: sa.Connection
+    current: sa.Transaction
+
+    def __init__(
+        self,
+        bind: sa.Engine | sa.Connection,
+        lock_timeout: float,
+        hint: str = "",
+        *,
+        read_committed: bool = False,
+    ) -> None:
+        self._bind = bind
+        self._lock_timeout = lock_timeout
+        self._hint = hint
+        self._read_committed = read_committed
+        self._owned: sa.Connection | None = None
+        self._lock: threading.RLock | None = None
+
+    def __enter__(self) -> GuardTransaction:
+        try:
+            with unavailable(self._hint):
+                self.connection = self._connect(self._bind)
+                self.current = begin(self.connection)
+        except BaseException:
+            self._close()
+            raise
+
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.roll_back()
+        finally:
+            self._close()
+
+    def _connect(self, bind: sa.Engine | sa.Connection) -> sa.Connection:
+        if isinstance(bind, sa.Connection):
+            return bind
+
+        if isinstance(bind.pool, sa.StaticPool):
+            self._lock = _lock_static_pool(bind.pool, self._lock_timeout)
+
+        self._owned = connection = bind.connect()
+
+        if self._read_committed and connection.dialect.name in MYSQL:
+            connection.execution_options(isolation_level="READ COMMITTED")
+
+        return connection
+
+    def _close(self) -> None:
+        try:
+            if self._owned is not None:
+                self._owned.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def begin_again(self) -> None:
         """Begin anew after a rollback."""
@@ -121,16 +184,13 @@ _static_pool_locks: weakref.WeakKeyDictionary[sa.Pool, threading.RLock] = (
 )
 
 
-def serialize_static_pool(engine: sa.Engine, timeout: float, stack: contextlib.ExitStack) -> None:
+def _lock_static_pool(pool: sa.Pool, timeout: float) -> threading.RLock:
     """SQLite in memory has one connection, which all threads share, and so would share one
     transaction: a duplicate would see the first run's claim as committed.
     """
-    if not isinstance(engine.pool, sa.StaticPool):
-        return
-
-    lock = _static_pool_locks.setdefault(engine.pool, threading.RLock())
+    lock = _static_pool_locks.setdefault(pool, threading.RLock())
 
     if not lock.acquire(timeout=timeout):
         raise GuardUnavailable("The in-memory database is in use by another thread.")
 
-    stack.callback(lock.release)
+    return lock

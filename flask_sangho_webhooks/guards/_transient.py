@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc as c
-import contextlib
 import sqlite3
 
 import sqlalchemy.exc as sa_exc
@@ -21,6 +19,14 @@ _TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
 # client's own, of the connection.
 _TRANSIENT_MYSQL = {0, 1040, 1053, 1205, 1213, 1290, 1317, 1927, 1969, 3024, 4031}
 _MYSQL_CLIENT = range(2000, 3000)
+
+_LOCK_TIMEOUT_SQLITE = (5, 6)  # BUSY, LOCKED
+
+LOCK_NOT_AVAILABLE = "55P03"
+"""PostgreSQL's state of a statement that has waited for a lock for too long."""
+
+LOCK_WAIT_TIMEOUT = 1205
+"""The same of MySQL and MariaDB."""
 
 DEADLOCK = 1213
 """The error of MySQL and MariaDB that comes with a rollback of the whole transaction."""
@@ -56,6 +62,16 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     return isinstance(error, (sa_exc.OperationalError, sa_exc.InterfaceError))
 
 
+def is_lock_timeout(error: sa_exc.DBAPIError) -> bool:
+    """Whether a statement has failed because it had waited for a lock for too long."""
+    result_code = getattr(error.orig, "sqlite_errorcode", None)
+
+    if result_code is not None:
+        return (result_code & 0xFF) in _LOCK_TIMEOUT_SQLITE
+
+    return sqlstate(error) == LOCK_NOT_AVAILABLE or error_code(error) == LOCK_WAIT_TIMEOUT
+
+
 def sqlstate(error: sa_exc.DBAPIError) -> object:
     """The code that PostgreSQL gives an error, as psycopg, psycopg2 or pg8000 tells it."""
     state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
@@ -67,18 +83,23 @@ def sqlstate(error: sa_exc.DBAPIError) -> object:
     return state
 
 
-@contextlib.contextmanager
-def unavailable(hint: str = "") -> c.Iterator[None]:
-    """Translate the database's passing troubles into :exc:`.GuardUnavailable`."""
-    try:
-        yield
-    except sa_exc.SQLAlchemyError as error:
-        if not is_transient(error):
-            raise
+class unavailable:
+    """A context that translates the database's passing troubles into :exc:`.GuardUnavailable`.
 
-        raise GuardUnavailable(
-            f"The database is unreachable or locked ({describe(error)}).{hint}"
-        ) from error
+    :param hint: that the message ends with.
+    """
+
+    def __init__(self, hint: str = "") -> None:
+        self.hint = hint
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, sa_exc.SQLAlchemyError) and is_transient(error):
+            raise GuardUnavailable(
+                f"The database is unreachable or locked ({describe(error)}).{self.hint}"
+            ) from error
 
 
 def describe(error: sa_exc.SQLAlchemyError) -> str:

@@ -16,13 +16,13 @@ from flask_sqlalchemy import SQLAlchemy
 from ..config import Config
 from ..errors import ConfigError, Discard, EventInProgress
 from ..event import Event
-from ..models import default_model, MYSQL, table_of
+from ..models import default_model, table_of
 from ._claim import Claim, claim
 from ._cleanup import Cleanup
 from ._conflict import is_recorded
 from ._database import find_database, UnknownDatabase
-from ._session import SessionFactory, SetAside
-from ._transaction import ended, GuardTransaction, serialize_static_pool
+from ._session import Joined, SessionFactory, SetAside
+from ._transaction import ended, GuardTransaction
 from ._transient import unavailable
 from .base import Dispatch, Outcome, Progress, Record
 
@@ -79,7 +79,7 @@ class SQLGuard:
                 try:
                     claim_again = functools.partial(self._claim_again, own, event)
 
-                    with factory.joined(scoped, own, claim_again) as join:
+                    with Joined(factory, scoped, own, claim_again) as join:
                         dispatch()
 
                     aside.refuse_changes()
@@ -123,41 +123,17 @@ class SQLGuard:
     @contextlib.contextmanager
     def _begin(self, *, read_committed: bool = False) -> c.Iterator[sa.Connection]:
         """A connection in a transaction that commits at the end of the block."""
-        own = self._transaction(read_committed=read_committed)
+        with (
+            SetAside(self.db.session),
+            unavailable(),
+            self._transaction(read_committed=read_committed) as own,
+        ):
+            yield own.connection
+            own.current.commit()
 
-        with SetAside(self.db.session), unavailable(), own as transaction:
-            yield transaction.connection
-            transaction.current.commit()
-
-    @contextlib.contextmanager
-    def _transaction(
-        self, hint: str = "", *, read_committed: bool = False
-    ) -> c.Iterator[GuardTransaction]:
-        """A transaction that is rolled back unless it is committed.
-
-        :param read_committed: on MySQL and MariaDB, take no locks on gaps between rows.
-        """
-        bind = self.database()
-
-        with contextlib.ExitStack() as stack:
-            if isinstance(bind, sa.Connection):
-                connection = bind
-            else:
-                serialize_static_pool(bind, self.lock_timeout or 0, stack)
-
-                with unavailable(hint):
-                    connection = stack.enter_context(bind.connect())
-
-                    if read_committed and connection.dialect.name in MYSQL:
-                        connection.execution_options(isolation_level="READ COMMITTED")
-
-            with unavailable(hint):
-                own = GuardTransaction(connection)
-
-            try:
-                yield own
-            finally:
-                own.roll_back()
+    def _transaction(self, hint: str = "", *, read_committed: bool = False) -> GuardTransaction:
+        lock_timeout = self.lock_timeout or 0
+        return GuardTransaction(self.database(), lock_timeout, hint, read_committed=read_committed)
 
     def _claim(self, own: GuardTransaction, event: Event, hint: str = "") -> Claim:
         connection = own.connection
