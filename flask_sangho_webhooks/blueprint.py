@@ -13,6 +13,7 @@ import typing as t
 
 from flask import Blueprint, current_app, Flask, g, Request, request, Response
 from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.wsgi import get_content_length
 
 from ._log import outcome_extra
 from .errors import (
@@ -153,7 +154,7 @@ def _read_body(limit: int) -> bytes:
 
     # The buffer, or what a url_value_preprocessor of the app has read and cached before.
     body = posted.get_data(cache=True)
-    promised = posted.content_length
+    promised = get_content_length(posted.environ)
 
     if len(body) > limit:
         raise _too_large(limit)

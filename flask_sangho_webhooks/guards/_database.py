@@ -38,9 +38,8 @@ def find_database(db: SQLAlchemy, model: type[t.Any], table: sa.Table) -> sa.Eng
     session = SessionFactory.install(db.session).for_binds()
 
     try:
-        bind: sa.Engine | sa.Connection = session.get_bind(
-            **_question(t.cast(c.Hashable, model), table)
-        )
+        question = _question(table, model)  # type: ignore[arg-type]  # a class is hashable
+        bind: sa.Engine | sa.Connection = session.get_bind(**question)
     except (RuntimeError, sa_exc.UnboundExecutionError) as error:
         unknown = _explain(db, error)
 
@@ -53,7 +52,7 @@ def find_database(db: SQLAlchemy, model: type[t.Any], table: sa.Table) -> sa.Eng
 
 
 @functools.cache
-def _question(model: t.Any, table: sa.Table) -> dict[str, t.Any]:
+def _question(table: sa.Table, model: t.Any) -> dict[str, t.Any]:
     """Where the writes go: a session class of the app may send reads to another server."""
     return {"mapper": sa.inspect(model), "clause": sa.update(table)}
 

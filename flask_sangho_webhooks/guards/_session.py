@@ -139,14 +139,17 @@ class Joined:
 
     def _end(self) -> None:
         registry = self.scoped.registry
-        removed = registry() if registry.has() else None
         self.join.is_over = True
         current.reset(self._token)
-        self.scoped.remove()
+        sessions = self.join.sessions
 
-        for session in self.join.sessions:
-            if session is not removed:
-                session.close()
+        if registry.has() and (session := registry()) not in sessions:
+            sessions = [*sessions, session]
+
+        registry.clear()
+
+        for session in sessions:
+            session.close()
 
 
 def is_joined(session: sa_orm.Session) -> bool:

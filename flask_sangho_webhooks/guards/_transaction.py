@@ -104,7 +104,9 @@ class GuardTransaction:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self.roll_back()
+            # Closing an own connection rolls back, and spares the pool another rollback.
+            if self._owned is None or not self.current.is_active:
+                self.roll_back()
         finally:
             self._close()
 
@@ -125,6 +127,9 @@ class GuardTransaction:
     def _close(self) -> None:
         try:
             if self._owned is not None:
+                with contextlib.suppress(sa_exc.SQLAlchemyError):  # a lost connection
+                    self._owned.close()
+
                 self._owned.close()
         finally:
             if self._lock is not None:
