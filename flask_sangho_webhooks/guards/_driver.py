@@ -1,8 +1,8 @@
 """The first statement of a delivery's transaction, executed over the driver's own cursor.
 
-SQLAlchemy takes about as long to execute a statement as a database nearby does. Nothing else is
-left out: the statement is compiled by SQLAlchemy, once, and whoever watches what the engine
-executes (a log, a tracer, recorded queries) sees it as ever, because then SQLAlchemy executes it.
+SQLAlchemy takes about as long to execute a statement as a database nearby does. It still compiles
+this one, once, and whoever watches what the engine executes (a log, a tracer, recorded queries)
+misses nothing: then SQLAlchemy executes it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections.abc as c
 import contextlib
 import functools
+import logging
 import typing as t
 
 import sqlalchemy as sa
@@ -27,42 +28,46 @@ class Reply(t.NamedTuple):
     """The first of the rows that the statement returns."""
 
 
+class _Text(t.NamedTuple):
+    sql: str
+    names: c.Sequence[str] | None
+    """Of the parameters, where the driver takes them in an order."""
+
+
 def execute_first(
-    connection: sa.Connection, statement: sa.Executable, parameters: c.Mapping[str, t.Any]
+    connection: sa.Connection, statement: sa.Executable, parameters: c.Mapping[str, str]
 ) -> Reply:
     """Execute a statement at the beginning of a transaction, where nothing is lost if that is
     rolled back and begun anew.
 
-    :param statement: all of its parameters are named, and are in ``parameters``.
     :raises sqlalchemy.exc.DBAPIError: what the database says. After a lock timeout or an integrity
-        error the transaction is as the database leaves it.
+        error, the transaction is as the database has left it.
     """
-    if _is_watched(connection):
+    text = None if _is_watched(connection) else _compile(statement, connection.dialect)
+
+    if text is None:
         return _execute(connection, statement, parameters)
 
-    sql, names = _compile(statement, connection.dialect)
-    values = parameters if names is None else [parameters[name] for name in names]
+    values = parameters if text.names is None else [parameters[name] for name in text.names]
     driver = connection.dialect.loaded_dbapi
+    cursor: t.Any = None
 
     try:
         cursor = connection.connection.cursor()
-    except driver.Error:
-        return _execute(connection, statement, parameters)
-
-    try:
-        cursor.execute(sql, values)
+        cursor.execute(text.sql, values)
         return Reply(cursor.rowcount, cursor.fetchone() if cursor.description else None)
     except driver.Error as caught:
         error = sa_exc.DBAPIError.instance(
-            sql, None, caught, driver.Error, hide_parameters=True, dialect=connection.dialect
+            text.sql, None, caught, driver.Error, hide_parameters=True, dialect=connection.dialect
         )
         assert isinstance(error, sa_exc.DBAPIError)
 
         if isinstance(error, sa_exc.IntegrityError) or is_lock_timeout(error):
             raise error from caught
     finally:
-        with contextlib.suppress(driver.Error):
-            cursor.close()
+        if cursor is not None:
+            with contextlib.suppress(driver.Error):
+                cursor.close()
 
     # SQLAlchemy tells those who listen for errors, and drops connections that are lost.
     with contextlib.suppress(driver.Error):
@@ -72,7 +77,7 @@ def execute_first(
 
 
 def _execute(
-    connection: sa.Connection, statement: sa.Executable, parameters: c.Mapping[str, t.Any]
+    connection: sa.Connection, statement: sa.Executable, parameters: c.Mapping[str, str]
 ) -> Reply:
     result = connection.execute(statement, parameters)
     return Reply(result.rowcount, result.first() if result.returns_rows else None)
@@ -86,18 +91,30 @@ def _is_watched(connection: sa.Connection) -> bool:
         or events.after_cursor_execute
         or events.before_execute
         or events.after_execute
-        or engine.echo
-        # They can change the statement, such as schema_translate_map.
+        or engine.logger.isEnabledFor(logging.INFO)
+        # They may change the statement, as schema_translate_map does.
         or connection.get_execution_options()
-        # In a transaction of somebody else's: he may watch, and more would be rolled back.
+        # There is a transaction around ours: its owner may watch, and has more to lose.
         or connection.in_nested_transaction()
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(
-    statement: sa.ClauseElement, dialect: sa.Dialect
-) -> tuple[str, c.Sequence[str] | None]:
-    """The text of a statement, and the names of its parameters where they have an order."""
+def _compile(statement: sa.ClauseElement, dialect: sa.Dialect) -> _Text | None:
+    """The text of a statement, if nothing but its named parameters has to be filled in, as they
+    are.
+    """
     compiled = t.cast(SQLCompiler, statement.compile(dialect=dialect))
-    return str(compiled), compiled.positiontup if compiled.positional else None
+
+    # A model of the user's own may have defaults that Python makes, and types of its own.
+    for parameter in compiled.binds.values():
+        kind = parameter.type.dialect_impl(dialect)
+
+        if (
+            not parameter.required
+            or kind.bind_processor(dialect)
+            or kind.result_processor(dialect, None)
+        ):
+            return None
+
+    return _Text(str(compiled), compiled.positiontup if compiled.positional else None)
