@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import collections.abc as c
+import functools
+import hashlib
 import hmac
+import re
 import time
+import typing as t
 
 from .errors import SignatureError
+
+if t.TYPE_CHECKING:
+    from hashlib import _Hash
+
+_BLOCK = 64
+"""Bytes that SHA-256 takes at once."""
+
+_is_usual = re.compile("t=([0-9]{1,15}),v1=([0-9a-f]{64})").fullmatch
 
 
 def verify(
@@ -46,7 +58,7 @@ def verify(
         raise SignatureError("expired")
 
     # The integer is signed as it prints, not as it was written ("t=007" signs "7").
-    message = b"%d.%b" % (timestamp, body)
+    prefix = b"%d." % timestamp
     matched: int | None = None
 
     # No early exit: the time must not tell which secret or which v1 matched.
@@ -54,7 +66,7 @@ def verify(
         if not secret:
             continue
 
-        expected = hmac.digest(secret.encode(), message, "sha256").hex()
+        expected = _hmac(secret, prefix, body)
 
         for candidate in candidates:
             if hmac.compare_digest(expected, candidate) and matched is None:
@@ -66,10 +78,38 @@ def verify(
     return matched
 
 
+def _hmac(secret: str, prefix: bytes, body: bytes) -> str:
+    """HMAC-SHA256 in hexadecimal. Half of the time of ``hmac.digest`` goes into its key."""
+    inner, outer = _keyed(secret)
+    inner = inner.copy()
+    inner.update(prefix)
+    inner.update(body)
+    outer = outer.copy()
+    outer.update(inner.digest())
+    return outer.hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _keyed(secret: str) -> tuple[_Hash, _Hash]:
+    """The inner and the outer hash of HMAC (RFC 2104), before the message."""
+    key = secret.encode()
+
+    if len(key) > _BLOCK:
+        key = hashlib.sha256(key).digest()
+
+    key = key.ljust(_BLOCK, b"\0")
+    return (
+        hashlib.sha256(bytes(byte ^ 0x36 for byte in key)),
+        hashlib.sha256(bytes(byte ^ 0x5C for byte in key)),
+    )
+
+
 def _parse(header: str | None) -> tuple[int, list[str]]:
     """Split the header into its timestamp and the ``v1`` values that can be compared."""
-    if not header:
-        raise SignatureError("malformed")
+    header = header or ""
+
+    if usual := _is_usual(header):
+        return int(usual[1]), [usual[2]]
 
     timestamp: int | None = None
     signatures: list[str] = []

@@ -111,6 +111,11 @@ def v1(secret: str = NEW, timestamp: int = NOW, body: bytes = BODY) -> str:
         ),
         pytest.param(f"t={NOW},v1={v1()[3:].upper()}", MISMATCH, id="upper case"),
         pytest.param(f"t={NOW},{v1()[:-1]}", MISMATCH, id="cut short"),
+        pytest.param(f"t={NOW},{v1()}0", MISMATCH, id="a digit too many"),
+        pytest.param(f"t={NOW},{v1()}\n", VALID, id="line break behind it"),
+        pytest.param(f"t={NOW},{v1()},t=x", MALFORMED, id="another t behind it"),
+        pytest.param(f"t={NOW}0,{v1()}", EXPIRED, id="t of one more digit"),
+        pytest.param(f"t={NOW}{'0' * 9},{v1()}", EXPIRED, id="t of nine more digits"),
         pytest.param(f"T={NOW},{v1()}", MALFORMED, id="upper-case key"),
     ],
 )
@@ -197,6 +202,17 @@ def test_clock_of_the_system_is_the_default() -> None:
 
 def test_our_signature_is_accepted_by_the_official_sdk() -> None:
     assert sdk.Webhooks.construct_event(BODY, sign(BODY, NEW), NEW)["type"] == "kyc.updated"
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("letter", ["s", "é"])
+def test_secret_of_any_length(length: int, letter: str) -> None:
+    secret = letter * length
+
+    for body in (BODY, b"", BODY):  # one verification must leave nothing to the next
+        header = sdk.Webhooks.generate_test_header(body, secret)
+        assert verify(body, header, [secret]) == 0
+        assert verify(body, header, [secret + letter, secret]) == 1
 
 
 def test_one_secret_need_not_be_in_a_list() -> None:
