@@ -20,7 +20,22 @@ _is_id = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}}").fullmatch
 _is_type = re.compile(f"[!-~]{{1,{MAX_TYPE_LENGTH}}}").fullmatch
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Created:
+    """Makes the time of a parsed event when it is first asked for, which few handlers do."""
+
+    def __get__(self, event: Event | None, owner: type[Event]) -> dt.datetime | None:
+        if event is None:  # the default of the field
+            return None
+
+        members = event.__dict__
+        members["created"] = created = _timestamp(members["_created"])
+        return created
+
+
+_CREATED: t.Any = _Created()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
     """One event of Sangho. Needs no request: workers and scripts build it the same way.
 
@@ -33,7 +48,7 @@ class Event:
     type: str
     """Such as ``payment_intent.succeeded``: 1 to 100 printable ASCII characters."""
 
-    created: dt.datetime | None = None
+    created: dt.datetime | None = _CREATED
     """When the event happened, in UTC. Deliveries may arrive in another order."""
 
     livemode: bool | None = None
@@ -52,15 +67,7 @@ class Event:
     """The bytes that were signed."""
 
     def __post_init__(self) -> None:
-        if not _fits(_is_id, self.id):
-            raise PayloadError(
-                "The event's id must be 1 to 50 printable ASCII characters without spaces."
-            )
-
-        if not _fits(_is_type, self.type):
-            raise PayloadError(
-                "The event's type must be 1 to 100 printable ASCII characters without spaces."
-            )
+        _check(self.id, self.type)
 
     @property
     def object(self) -> t.Any:
@@ -80,39 +87,72 @@ class Event:
         :raises PayloadError: if the body is not a JSON object, names a member of it twice, has no
             usable ``id`` or ``type``, or has another id than the header.
         """
-        payload = _parse(body)
+        payload = _as_usual(body) or _parse(body)
+        event_id = payload.get("id", header_id)
 
-        if "id" not in payload:
-            event_id = header_id
-        elif header_id and header_id != payload["id"]:
+        if header_id and header_id != event_id:
             raise PayloadError("The Sangho-Event-ID header differs from the id in the body.")
-        else:
-            event_id = payload["id"]
+
+        event_type = payload.get("type")
+        _check(event_id, event_type)
 
         data = payload.get("data")
         livemode = payload.get("livemode")
         api_version = payload.get("api_version")
-        return cls(
-            id=event_id,  # type: ignore[arg-type]  # __post_init__ refuses what is not a string
-            type=payload.get("type"),  # type: ignore[arg-type]
-            created=_timestamp(payload.get("created")),
+        event = object.__new__(cls)
+        # The constructor of a frozen dataclass takes longer for this than the signature does.
+        event.__dict__.update(
+            id=event_id,
+            type=event_type,
             livemode=livemode if isinstance(livemode, bool) else None,
             api_version=api_version if isinstance(api_version, str) else None,
             data=data if isinstance(data, dict) else {},
             payload=payload,
             body=body,
+            _created=payload.get("created"),
+        )
+        return event
+
+
+def _check(event_id: object, event_type: object) -> None:
+    if not (isinstance(event_id, str) and _is_id(event_id)):
+        raise PayloadError(
+            "The event's id must be 1 to 50 printable ASCII characters without spaces."
+        )
+
+    if not (isinstance(event_type, str) and _is_type(event_type)):
+        raise PayloadError(
+            "The event's type must be 1 to 100 printable ASCII characters without spaces."
         )
 
 
-def _fits(is_match: c.Callable[[str], object], value: object) -> bool:
-    return isinstance(value, str) and is_match(value) is not None
+def _as_usual(body: bytes) -> dict[str, t.Any] | None:
+    """The members of an event in UTF-8 that ends with ``data``, as Sangho writes it, or None.
+
+    Only the event's own members are checked for duplicates: a hook that is called for each object
+    below would double the time of parsing.
+    """
+    try:
+        before, _, value = body.decode().partition('"data":')
+        head = before + '"data":0}'
+        members, end = _scan(head, 0)
+
+        # The name is that of a member of the event if the event, closed behind it, is JSON, and it
+        # is not the end of a longer one such as "x\"data". Between n members are n - 1 commas or
+        # more: if there are as many as the dictionary now has keys, no member replaced another.
+        if end != len(head) or members.popitem()[0] != "data" or head.count(",") != len(members):
+            return None
+
+        members["data"], end = _scan(value, value.startswith(" "))
+    except (ValueError, RecursionError, StopIteration):  # the last: no value begins there
+        return None
+
+    return t.cast("dict[str, t.Any]", members) if value[end:] == "}" else None
 
 
 def _parse(body: bytes) -> dict[str, t.Any]:
     try:
-        encoding = "utf-8" if body.startswith(b'{"') else json.detect_encoding(body)
-        text = body.decode(encoding, "surrogatepass")
-        payload = _as_usual(text) or _members(text)
+        payload = _members(body.decode(json.detect_encoding(body), "surrogatepass"))
     except (ValueError, RecursionError):
         payload = _INVALID
 
@@ -126,29 +166,6 @@ def _parse(body: bytes) -> dict[str, t.Any]:
     return payload
 
 
-def _as_usual(text: str) -> dict[str, t.Any] | None:
-    """The members of an event that ends with ``data``, as Sangho writes it, or None.
-
-    Only the event's own members are checked for duplicates: a hook that is called for each object
-    below would double the time of parsing.
-    """
-    before, name, after = text.partition('"data":')
-    before += name + "0}"
-
-    try:
-        members, end = _FLAT.raw_decode(before)
-
-        # The name is that of a member of the event if the event, closed behind it, is JSON.
-        if end != len(before):
-            return None
-
-        members["data"], end = _JSON.raw_decode(after, after.startswith(" "))
-    except ValueError:
-        return None
-
-    return t.cast(dict[str, t.Any], members) if after[end:] == "}" else None
-
-
 def _members(text: str) -> t.Any:
     payload = _JSON.decode(text)
 
@@ -158,22 +175,14 @@ def _members(text: str) -> t.Any:
     return payload
 
 
-def _unique(pairs: list[tuple[str, t.Any]]) -> dict[str, t.Any]:
-    members = dict(pairs)
-
-    if len(members) != len(pairs):
-        raise ValueError("a member is there twice")
-
-    return members
-
-
 def _refuse_constant(name: str) -> t.NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 _INVALID: t.Final = object()
 _JSON = json.JSONDecoder(parse_constant=_refuse_constant)
-_FLAT = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
+# The scanner alone: raw_decode() wraps it in Python, and decode() in regular expressions as well.
+_scan: c.Callable[[str, int], tuple[t.Any, int]] = _JSON.scan_once  # type: ignore[attr-defined]
 _PAIRS = json.JSONDecoder(object_pairs_hook=tuple)
 
 

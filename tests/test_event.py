@@ -113,6 +113,7 @@ def test_body_that_is_not_json(body: bytes) -> None:
         pytest.param(event_with('"id": "evt_2"'), id="id twice"),
         pytest.param(event_with(r'"\u0069d": "evt_2"'), id="id twice, once escaped"),
         pytest.param(event_with('"data": {}, "id": "evt_2"'), id="id twice, behind data"),
+        pytest.param(event_with('"note": "a, b", "id": "evt_2", "data": {}'), id="id, and a comma"),
         pytest.param(event_with('"data": {}, "data": {}'), id="data twice"),
         pytest.param(event_with('"data" : {}, "data": {}'), id="data twice, once with a space"),
         pytest.param(event_with(r'"dat\u0061": {}, "data": {}'), id="data twice, once escaped"),
@@ -123,6 +124,23 @@ def test_body_that_is_not_json(body: bytes) -> None:
 )
 def test_body_that_names_a_member_twice(body: bytes) -> None:
     assert refusal(body) == "The body names a member of the event twice."
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        pytest.param(r'"x\"data":{"object":5}', id="name that ends like data"),
+        pytest.param(r'"dat\u0061":1,"x\"data":2', id="the same, beside data"),
+        pytest.param(r'"x\\":"data","y":2', id="name that ends with a backslash"),
+        pytest.param('"note":"a, b","data":{}', id="comma in a string"),
+        pytest.param('"list":[1,{"id":2}],"data":{"id":3}', id="commas in a list"),
+        pytest.param('"a":{"data":1},"b":{"data":2}', id="data below"),
+        pytest.param('"data":{},"x":[]', id="data is not the last"),
+    ],
+)
+def test_members_are_kept_as_they_are(member: str) -> None:
+    body = event_with(member)
+    assert Event.from_body(body).payload == json.loads(body)
 
 
 @pytest.mark.parametrize("data", ['{"a": 1, "a": 2}', '{"b": [{"a": 1, "a": 2}]}'])
@@ -136,7 +154,10 @@ _BODY = '{"id": "a", "type": "b", "created": 1, "data": {"object": {"id": "c"}}}
 _pieces = st.one_of(
     st.sampled_from(["{", "}", ",", ":", '"', "\\", " ", "\n", "NaN", "[]", "},", '"x": {']),
     st.sampled_from(
-        ['"data":', '"data" :', '"data":{}', ', "data": {}', '"id": "d",', ', "x": {}']
+        [
+            *('"data":', '"data" :', '"data":{}', ', "data": {}', '"id": "d",', ', "x": {}'),
+            *(r'"x\"data":', r'"dat\u0061":1,', '"y":[1,2],'),
+        ]
     ),
 )
 
@@ -343,12 +364,44 @@ def test_events_are_told_apart_in_order_of_creation() -> None:
     assert older.created < newer.created
 
 
-@pytest.mark.parametrize("name", ["id", "type", "created", "data", "body"])
+def test_created_does_not_follow_the_payload() -> None:
+    event = Event.from_body(event_body())
+    event.payload.clear()
+
+    assert event.created == dt.datetime(2026, 5, 28, 20, 28, 20, tzinfo=dt.UTC)
+    assert event.created is event.created
+
+
+@pytest.mark.parametrize("name", ["id", "type", "created", "data", "body", "note"])
 def test_event_is_frozen(name: str) -> None:
     event = Event.from_body(event_body())
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(event, name, None)
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        delattr(event, name)
+
+
+def test_parsed_event_is_like_one_built_by_hand() -> None:
+    parsed = Event.from_body(event_body())
+    built = Event(
+        **{field.name: getattr(parsed, field.name) for field in dataclasses.fields(Event)}
+    )
+
+    assert (parsed, hash(parsed), repr(parsed)) == (built, hash(built), repr(built))
+    assert dataclasses.asdict(parsed) == dataclasses.asdict(built)
+
+
+def test_event_with_another_value() -> None:
+    event = Event.from_body(event_body())
+    other = dataclasses.replace(event, id="evt_2")
+
+    assert dataclasses.asdict(other) == {**dataclasses.asdict(event), "id": "evt_2"}
+    assert dataclasses.replace(event, created=None).created is None
+
+    with pytest.raises(PayloadError):
+        dataclasses.replace(event, id="evt 2")
 
 
 def test_repr_shows_no_content() -> None:
