@@ -462,6 +462,49 @@ def test_event_whose_claim_is_gone_may_run_twice_and_is_recorded(
     assert forgetful.deliver().json == {"received": True, "duplicate": True}
 
 
+def test_server_that_hangs_up_on_all_idle_connections(forgetful: Shop, valkey: t.Any) -> None:
+    Runs(forgetful)
+
+    with redis.Redis.from_url(valkey.connection_url) as client:
+        client.execute_command("CLIENT", "PAUSE", 300, "WRITE")
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(forgetful.deliver, [f"evt_{n}" for n in range(4)]))
+
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert client.client_kill_filter(_type="normal", skipme=True) >= 3
+
+    assert forgetful.deliver("evt_4").json == {"received": True}
+
+
+@pytest.mark.parametrize("interruption", [SystemExit, redis.TimeoutError])
+def test_late_reply_is_not_taken_for_that_to_the_next_command(
+    forgetful: Shop,
+    valkey: t.Any,
+    monkeypatch: pytest.MonkeyPatch,
+    interruption: type[BaseException],
+) -> None:
+    """As when the time limit of a task ends between a command and its reply."""
+    runs = Runs(forgetful)
+    assert forgetful.deliver().json == {"received": True}
+
+    def interrupt(*_: object, **__: object) -> t.NoReturn:
+        raise interruption
+
+    with redis.Redis.from_url(valkey.connection_url) as client:
+        client.execute_command("CLIENT", "PAUSE", 200, "ALL")
+
+    with forgetful.app.app_context(), monkeypatch.context() as patch:
+        guard = forgetful.webhooks.endpoint().guard
+        patch.setattr(redis.Connection, "read_response", interrupt)
+
+        with pytest.raises((SystemExit, GuardUnavailable)):
+            guard.seen("evt_1")  # "processed"
+
+    assert forgetful.deliver("evt_2").json == {"received": True}
+    assert runs.count == 2
+
+
 def flush(valkey: t.Any) -> None:
     with redis.Redis.from_url(valkey.connection_url) as client:
         client.flushall()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import copy
 import datetime as dt
+import os
 import time
 import typing as t
 import urllib.parse
@@ -97,10 +98,13 @@ class RedisGuard:
         self.retention = None if retention is None else check_retention("retention", retention)
         self.prefix = prefix
         self.name: str | None = None
+        self._key_prefix = ""
+        self._execute: c.Callable[..., t.Any] | None = None
 
     def bind(self, config: Config) -> RedisGuard:
         bound = copy.copy(self)
         bound.name = config.name
+        bound._key_prefix = f"{self.prefix}{urllib.parse.quote(config.name, safe='')}:"
         bound.lease = config.lease if self.lease is None else self.lease
         bound.retention = config.retention if self.retention is None else self.retention
 
@@ -112,6 +116,9 @@ class RedisGuard:
 
         if self.client is None:
             bound.client = _connect(config.redis_url if self.url is None else self.url)
+            bound._execute = _Connections(bound.client.connection_pool).execute
+        else:
+            bound._execute = self.client.execute_command
 
         return bound
 
@@ -172,13 +179,17 @@ class RedisGuard:
                 " and use webhooks.endpoint().guard in an app context."
             )
 
-        return f"{self.prefix}{urllib.parse.quote(self.name, safe='')}:{event_id}"
+        return self._key_prefix + event_id
 
     def get(self, key: str) -> str | None:
-        return _text(self.client.get(key))
+        return self._command("GET", key)
 
     def run(self, script: str, key: str, *values: str | int) -> str | None:
-        return _text(self.client.eval(script, 1, key, *values))
+        return self._command("EVAL", script, 1, key, *values)
+
+    def _command(self, *arguments: str | int) -> str | None:
+        assert self._execute is not None
+        return _text(self._execute(*arguments))
 
     def ask(self, command: c.Callable[[], _T], pauses: c.Sequence[float] = _PAUSES) -> _T:
         """Repeat a command until it is answered.
@@ -200,6 +211,46 @@ class RedisGuard:
                 time.sleep(pause)
 
         raise AssertionError
+
+
+class _Connections:
+    """Connections of a pool that are not given back to it after each command.
+
+    With the pool, a command takes half as long again: for its measurements, and for a look whether
+    the server has hung up, which :meth:`RedisGuard.ask` finds out by asking twice.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: list[redis.Redis] = []
+        self._pid = os.getpid()
+
+    def execute(self, *arguments: str | int) -> t.Any:
+        if self._pid != os.getpid():
+            # Forked: they are the parent's. Another thread that sees the new process must not see
+            # the old list.
+            self._idle = []
+            self._pid = os.getpid()
+
+        try:
+            client: t.Any = self._idle.pop()
+        except IndexError:
+            client = redis.Redis(connection_pool=self._pool, single_connection_client=True)
+
+        try:
+            reply = client.execute_command(*arguments)
+        except BaseException:
+            # The reply may yet come, and would be taken for that to the next command.
+            if client.connection is not None:
+                client.connection.disconnect()
+
+            client.close()
+            # A server that hangs up does so on all. The pool looks before it lends one again.
+            self._idle.clear()
+            raise
+
+        self._idle.append(client)
+        return reply
 
 
 def _connect(url: str) -> redis.Redis:
