@@ -37,6 +37,9 @@ if t.TYPE_CHECKING:
 SIGNATURE_HEADER = "Sangho-Signature"
 EVENT_ID_HEADER = "Sangho-Event-ID"
 
+_SIGNATURE = "HTTP_SANGHO_SIGNATURE"
+_EVENT_ID = "HTTP_SANGHO_EVENT_ID"
+
 MAX_DRAIN = 32 * 1024 * 1024
 """Bytes of a body that is too large which are read and thrown away."""
 
@@ -88,7 +91,9 @@ class WebhookBlueprint(Blueprint):
 
 
 def _prepare(webhooks: SanghoWebhooks) -> None:
-    if request.method != "POST":
+    posted = _current_request()
+
+    if posted.method != "POST":
         return
 
     # Flask-WTF's; deliveries carry a signature in place of a token.
@@ -129,8 +134,7 @@ def _read_body(limit: int) -> bytes:
     :raises PayloadError: ``too_large``, or ``body_unavailable`` where bytes were promised and are
         not there.
     """
-    # Not the proxy: each use of that looks the request up.
-    posted: Request = request._get_current_object()  # type: ignore[attr-defined]
+    posted = _current_request()
 
     # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
     # body at them without a word.
@@ -175,6 +179,11 @@ def _read_body(limit: int) -> bytes:
     return body
 
 
+def _current_request() -> Request:
+    """The request itself: each use of the proxy would look it up again."""
+    return t.cast(Request, request._get_current_object())  # type: ignore[attr-defined]
+
+
 def _pieces(stream: t.IO[bytes], size: int) -> c.Iterator[bytes]:
     """At most ``size`` bytes of a stream, as they come."""
     while size > 0 and (piece := stream.read(min(size, 64 * 1024))):
@@ -214,16 +223,17 @@ def _verified_event(endpoint: Endpoint) -> Event:
     if isinstance(body, PayloadError):
         raise body
 
-    headers = request.headers
+    # Not its headers, which look each name up in here.
+    environ = request.environ
 
-    if headers.get("Content-Encoding"):
+    if environ.get("HTTP_CONTENT_ENCODING"):
         logger.warning(
             "A delivery has a Content-Encoding. Sangho signs the bytes that it sends: a proxy that"
             " compresses or decompresses requests must leave this path alone."
         )
 
     config = endpoint.config
-    position = verify(body, headers.get(SIGNATURE_HEADER), config.secrets, config.tolerance)
+    position = verify(body, environ.get(_SIGNATURE), config.secrets, config.tolerance)
 
     if position > 0:
         logger.warning(
@@ -232,7 +242,7 @@ def _verified_event(endpoint: Endpoint) -> Event:
             len(config.secrets),
         )
 
-    return Event.from_body(body, headers.get(EVENT_ID_HEADER))
+    return Event.from_body(body, environ.get(_EVENT_ID))
 
 
 def _reject(

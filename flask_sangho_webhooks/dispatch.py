@@ -74,8 +74,8 @@ def run_handlers(handlers: c.Sequence[Handler], event: Event, db: SQLAlchemy | N
         for position, handler in enumerate(handlers, 1):
             _run(handler, event)
 
-            if db is not None and db.session.registry.has():
-                session = db.session()
+            if db is not None and (registry := db.session.registry).has():
+                session = registry()
 
                 # Each handler finds a session without a transaction, as in a request of its own:
                 # its rollback undoes its own work, not that of the handlers before it.

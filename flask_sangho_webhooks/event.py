@@ -17,7 +17,7 @@ MAX_TYPE_LENGTH = 100
 # The guide's columns are VARCHAR(50) and VARCHAR(100); printable ASCII fits them in any database
 # encoding, and compares the same in all.
 _is_id = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}}").fullmatch
-_is_type = re.compile(f"[!-~]{{1,{MAX_TYPE_LENGTH}}}").fullmatch
+_are_both = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}} [!-~]{{1,{MAX_TYPE_LENGTH}}}").fullmatch
 
 
 class _Created:
@@ -114,16 +114,21 @@ class Event:
         return event
 
 
-def _check(event_id: object, event_type: object) -> None:
+def _check(event_id: t.Any, event_type: t.Any) -> None:
+    try:
+        if _are_both(event_id + " " + event_type):
+            return
+    except TypeError:  # one of them is no string
+        pass
+
     if not (isinstance(event_id, str) and _is_id(event_id)):
         raise PayloadError(
             "The event's id must be 1 to 50 printable ASCII characters without spaces."
         )
 
-    if not (isinstance(event_type, str) and _is_type(event_type)):
-        raise PayloadError(
-            "The event's type must be 1 to 100 printable ASCII characters without spaces."
-        )
+    raise PayloadError(
+        "The event's type must be 1 to 100 printable ASCII characters without spaces."
+    )
 
 
 def _as_usual(body: bytes) -> dict[str, t.Any] | None:

@@ -36,8 +36,8 @@ def through_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     statements: list[str] = []
     execute = _driver._execute
 
-    def noted(connection: sa.Connection, statement: sa.Executable, parameters: t.Any) -> t.Any:
-        statements.append(str(statement.compile(connection)))  # type: ignore[attr-defined]
+    def noted(connection: sa.Connection, statement: t.Any, parameters: t.Any) -> t.Any:
+        statements.append(str(statement.compile(connection)))
         return execute(connection, statement, parameters)
 
     monkeypatch.setattr(_driver, "_execute", noted)

@@ -19,6 +19,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from ._transient import is_lock_timeout
 
+_Statement = sa.Insert | sa.Select[t.Any]
+
 
 class Reply(t.NamedTuple):
     """What a database answers to a statement."""
@@ -32,10 +34,11 @@ class _Text(t.NamedTuple):
     sql: str
     names: c.Sequence[str] | None
     """Of the parameters, where the driver takes them in an order."""
+    returns_rows: bool
 
 
 def execute_first(
-    connection: sa.Connection, statement: sa.Executable, parameters: c.Mapping[str, str]
+    connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
 ) -> Reply:
     """Execute a statement at the beginning of a transaction, where nothing is lost if that is
     rolled back and begun anew.
@@ -55,7 +58,7 @@ def execute_first(
     try:
         cursor = connection.connection.cursor()
         cursor.execute(text.sql, values)
-        return Reply(cursor.rowcount, cursor.fetchone() if cursor.description else None)
+        return Reply(cursor.rowcount, cursor.fetchone() if text.returns_rows else None)
     except driver.Error as caught:
         error = sa_exc.DBAPIError.instance(
             text.sql, None, caught, driver.Error, hide_parameters=True, dialect=connection.dialect
@@ -77,7 +80,7 @@ def execute_first(
 
 
 def _execute(
-    connection: sa.Connection, statement: sa.Executable, parameters: c.Mapping[str, str]
+    connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
 ) -> Reply:
     result = connection.execute(statement, parameters)
     return Reply(result.rowcount, result.first() if result.returns_rows else None)
@@ -100,11 +103,11 @@ def _is_watched(connection: sa.Connection) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(statement: sa.ClauseElement, dialect: sa.Dialect) -> _Text | None:
+def _compile(statement: _Statement, dialect: sa.Dialect) -> _Text | None:
     """The text of a statement, if nothing but its named parameters has to be filled in, as they
     are.
     """
-    compiled = t.cast(SQLCompiler, statement.compile(dialect=dialect))
+    compiled: SQLCompiler = statement.compile(dialect=dialect)
 
     # A model of the user's own may have defaults that Python makes, and types of its own.
     for parameter in compiled.binds.values():
@@ -117,4 +120,5 @@ def _compile(statement: sa.ClauseElement, dialect: sa.Dialect) -> _Text | None:
         ):
             return None
 
-    return _Text(str(compiled), compiled.positiontup if compiled.positional else None)
+    names = compiled.positiontup if compiled.positional else None
+    return _Text(str(compiled), names, len(statement.exported_columns) > 0)

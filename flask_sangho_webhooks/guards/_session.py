@@ -122,9 +122,10 @@ class Joined:
             self.join.ensure_claimed()
 
     def _commit(self) -> None:
-        sessions = self.join.sessions
+        # Any change of an object begins a session's transaction.
+        begun = [session for session in self.join.sessions if session.in_transaction()]
 
-        if any(holds_work(session) for session in sessions):
+        if any(holds_work(session) for session in begun):
             raise WebhookError(
                 "A handler has left work in a db.session of another scope than its own, where"
                 " nobody commits it: an async handler with a 'scopefunc' that goes by threads,"
@@ -133,9 +134,8 @@ class Joined:
 
         # What statements of the Core have written, as for db.session itself. And a session that
         # has only read must not roll back what others have written.
-        for session in sessions:
-            if session.in_transaction():
-                commit(session)
+        for session in begun:
+            commit(session)
 
     def _end(self) -> None:
         registry = self.scoped.registry

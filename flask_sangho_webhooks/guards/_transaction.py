@@ -105,7 +105,9 @@ class GuardTransaction:
     def __exit__(self, *_: object) -> None:
         try:
             # Closing an own connection rolls back, and spares the pool another rollback.
-            if self._owned is None or not self.current.is_active:
+            if self._owned is None or (
+                not self.current.is_active and self.connection.get_transaction() is not None
+            ):
                 self.roll_back()
         finally:
             self._close()
@@ -125,12 +127,14 @@ class GuardTransaction:
         return connection
 
     def _close(self) -> None:
-        try:
-            if self._owned is not None:
-                with contextlib.suppress(sa_exc.SQLAlchemyError):  # a lost connection
-                    self._owned.close()
+        connection = self._owned
 
-                self._owned.close()
+        try:
+            if connection is not None:
+                try:
+                    connection.close()
+                except sa_exc.SQLAlchemyError:  # it was lost, and could not be rolled back
+                    connection.close()
         finally:
             if self._lock is not None:
                 self._lock.release()

@@ -83,13 +83,11 @@ class SQLGuard:
                         dispatch()
 
                     aside.refuse_changes()
-
-                    with unavailable():
-                        self._check_alive(own.connection, event, join.may_be_lost)
                 except Discard:
                     return self._discard(own, event)
 
                 with unavailable():
+                    self._check_alive(own.connection, event, join.may_be_lost)
                     own.current.commit()
 
                 return Outcome.PROCESSED
