@@ -43,18 +43,19 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
     if error.connection_invalidated:
         return True
 
-    state = sqlstate(error)
     result_code = getattr(error.orig, "sqlite_errorcode", None)
     number = error_code(error)
-
-    if state is not None:
-        return str(state).startswith(_TRANSIENT_STATES)
+    state = sqlstate(error)
 
     if result_code is not None:
         return (result_code & 0xFF) in _TRANSIENT_SQLITE
 
+    # Before the state: PyMySQL has one as well, which says less.
     if number is not None:
         return number in _TRANSIENT_MYSQL or number in _MYSQL_CLIENT
+
+    if state is not None:
+        return str(state).startswith(_TRANSIENT_STATES)
 
     if isinstance(error.orig, sqlite3.Error):  # no code: a misuse of the driver
         return False
@@ -108,7 +109,7 @@ def describe(error: sa_exc.SQLAlchemyError) -> str:
     code = None
 
     if isinstance(error, sa_exc.DBAPIError):
-        code = sqlstate(error) or getattr(error.orig, "sqlite_errorname", error_code(error))
+        code = error_code(error) or sqlstate(error) or getattr(error.orig, "sqlite_errorname", None)
 
     return kind if code is None else f"{kind} {code}"
 
