@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import collections.abc as c
+import concurrent.futures as futures
 import contextlib
 import datetime as dt
 import pathlib
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
+import typing as t
 
 import pytest
 import sqlalchemy as sa
 
 from flask_sangho_webhooks import Event
 from flask_sangho_webhooks.guards import _cleanup, SQLGuard
+from flask_sangho_webhooks.models import INDEX_NAME
 
 from .commands import environment, flask, flask_command, write_app
 from .conftest import make_database
@@ -137,6 +141,96 @@ def test_every_batch_is_committed_by_itself(shop: Shop) -> None:
 
     assert cleanup(shop, 10, lambda deleted: left.append((deleted, count(shop)))) == 25
     assert left == [(10, 15), (10, 5), (5, 0)]
+
+
+def test_quick_batches_grow(database_url: str) -> None:
+    batches: list[int] = []
+
+    with Shop(database_url, config={"SANGHO_WEBHOOK_LOCK_TIMEOUT": 60}) as shop:
+        fill(shop, "old", 30_000, 1_000, apart=60)
+
+        with shop.app.app_context():
+            assert guard_of(shop).cleanup(RETENTION, progress=batches.append) == 30_000
+
+    assert batches == [5_000, 10_000, 15_000]
+
+
+def test_slow_batches_do_not_grow(database_url: str) -> None:
+    batches: list[int] = []
+
+    with Shop(database_url, config={"SANGHO_WEBHOOK_LOCK_TIMEOUT": 0.002}) as shop:
+        fill(shop, "old", 15_000, 1_000, apart=60)
+        cleanup(shop, 100_000, batches.append)
+
+    assert batches == [5_000, 5_000, 5_000]
+
+
+def test_size_of_batches_follows_their_time() -> None:
+    size = _cleanup._Size(100_000, 1)
+    sizes = []
+
+    for deleted, seconds in [(5_000, 0.1), (10_000, 0.8), (12_500, 1.25), (3, 0.1), (10_000, 9)]:
+        size.learn(deleted, seconds)
+        sizes.append(size.now)
+
+    assert sizes == [10_000, 12_500, 10_000, 10_000, 5_000]
+
+
+def test_waiting_for_the_lock_makes_no_batch_smaller(sqlite_url: str) -> None:
+    batches: list[int] = []
+    holder = sa.create_engine(sqlite_url, poolclass=sa.NullPool)
+
+    with Shop(sqlite_url, config={"SANGHO_WEBHOOK_LOCK_TIMEOUT": 4}) as shop:
+        fill(shop, "old", 15_000, 1_000, apart=60)
+        cleaner = threading.Thread(target=cleanup, args=(shop, 100_000, batches.append))
+
+        with holder.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            cleaner.start()
+            time.sleep(2.5)
+
+        cleaner.join(10)
+
+    assert batches == [5_000, 10_000]
+
+
+def test_cache_is_large_during_a_batch_only(sqlite_url: str) -> None:
+    before, during = 1234, []
+
+    with Shop(sqlite_url) as shop:
+        insert(shop, {"evt_73": 73})
+
+        with shop.app.app_context():
+            engine = shop.db.engine
+
+        @sa.event.listens_for(engine, "connect")
+        def connect(connection: sqlite3.Connection, record: object) -> None:
+            connection.execute(f"PRAGMA cache_size = {before}")
+
+        @sa.event.listens_for(engine, "before_cursor_execute")
+        def execute(connection: object, cursor: sqlite3.Cursor, text: str, *_: object) -> None:
+            if text.startswith("DELETE"):
+                during.append(cache_size(cursor))
+
+        engine.dispose()
+        assert cleanup(shop) == 1
+        assert during[-1] == _cleanup._CACHE
+
+        with engine.connect() as connection:
+            assert cache_size(connection.connection.cursor()) == before
+
+
+def cache_size(cursor: t.Any) -> int:
+    return int(cursor.execute("PRAGMA cache_size").fetchone()[0])
+
+
+def test_table_without_the_index(mariadb_shop: Shop) -> None:
+    fill(mariadb_shop, "old", 25, 80, apart=60)
+
+    with mariadb_shop.app.app_context():
+        mariadb_shop.db.session.execute(sa.text(f"DROP INDEX {INDEX_NAME} ON {TABLE}"))
+
+    assert cleanup(mariadb_shop, 10) == 25
 
 
 def test_every_look_finds_the_next_records(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +399,31 @@ def test_deliveries_go_on_meanwhile(shop: Shop) -> None:
     unavailable = {503} if shop.url.startswith("sqlite") else set()
     assert {200} <= set(deliveries.statuses) <= {200} | unavailable
     assert count(shop) == deliveries.statuses.count(200)
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb"])
+def test_delivery_in_flight_is_not_waited_for(dialect: str, request: pytest.FixtureRequest) -> None:
+    shop = Shop(make_database(dialect, request))
+    started, finish = threading.Event(), threading.Event()
+
+    @shop.webhooks.on(TYPE)
+    def handle(event: Event) -> None:
+        started.set()
+        finish.wait(30)
+
+    with shop, futures.ThreadPoolExecutor() as pool:
+        fill(shop, "old", 200, 80, apart=60)
+        fill(shop, "new", 1, 71)
+        delivery = pool.submit(shop.deliver)
+
+        try:
+            assert started.wait(10)
+            assert pool.submit(cleanup, shop).result(5) == 200
+            assert count(shop) == 1
+        finally:
+            finish.set()
+
+        assert delivery.result().status_code == 200
 
 
 # ------------------------------------------------------------- two processes

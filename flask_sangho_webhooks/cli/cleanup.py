@@ -9,6 +9,7 @@ import click
 
 from ..config import MIN_RETENTION
 from ..extension import Endpoint
+from ..guards.base import MAX_BATCH_SIZE
 from . import endpoints, sangho
 
 _HOUR = dt.timedelta(hours=1)
@@ -38,10 +39,10 @@ def _age(
 )
 @click.option(
     "--batch-size",
-    type=click.IntRange(1, 10_000),
-    default=5000,
+    type=click.IntRange(1, MAX_BATCH_SIZE),
+    default=MAX_BATCH_SIZE,
     show_default=True,
-    help="Records deleted in one transaction.",
+    help="Records deleted in one transaction, at most.",
 )
 @click.option("--dry-run", is_flag=True, help="Say how many records are old, and delete nothing.")
 @click.option("--force", is_flag=True, help="Allow less than 48 hours.")
@@ -62,8 +63,9 @@ def cleanup(
     Sangho redelivers an event for up to 48 hours. An event whose record is deleted earlier would
     be processed again.
 
-    Records are deleted in batches with a commit each. Deliveries go on meanwhile, and it does no
-    harm to interrupt the command, or to start it twice.
+    Records are deleted in batches with a commit each: 5000 first, then as many as take half of
+    SANGHO_WEBHOOK_LOCK_TIMEOUT. Deliveries go on meanwhile, and it does no harm to interrupt the
+    command, or to start it twice.
     """
     if older_than is not None and older_than < MIN_RETENTION and not force:
         raise click.BadParameter(

@@ -22,14 +22,44 @@ _T = t.TypeVar("_T")
 _LOOK_AHEAD = 20_000
 """Keys that are read at a time."""
 
+_MAX_KEYS = 5_000
+"""Keys in one statement."""
+
+_LEAST = 5_000
+"""Records of the first batch, and of those that take long: fewer hardly take less."""
+
 _ATTEMPTS = 5
 _RETRY_PAUSE = 0.2
 """Seconds, times the number of the attempt."""
 
-_MAX_PAUSE = 0.05
-"""Seconds for which SQLite's lock is left to others after a batch."""
+_MAX_PAUSE = 0.12
+"""Seconds for which SQLite's lock is left to others after a batch. They ask every 0.1 at least."""
+
+_CACHE = -65_536
+"""SQLite's cache during a batch; below zero it is in KiB."""
 
 _LOCK_TIMEOUT = "100ms"
+
+
+class _Size:
+    """How many records the next batch has: as many as take the time that it may.
+
+    :param greatest: that it ever is.
+    :param seconds: for which a batch may hold its locks.
+    """
+
+    def __init__(self, greatest: int, seconds: float) -> None:
+        self.greatest = greatest
+        self.seconds = seconds
+        self.now = min(_LEAST, greatest)
+
+    def learn(self, deleted: int, seconds: float) -> None:
+        """Take in how long a batch took. One with few records left in it says little of others."""
+        if deleted * 2 < self.now:
+            return
+
+        factor = min(max(self.seconds / max(seconds, 0.001), 0.5), 2)
+        self.now = min(max(round(self.now * factor), _LEAST), self.greatest)
 
 
 class Cleanup:
@@ -45,6 +75,7 @@ class Cleanup:
     :param begin: makes a connection in a transaction that commits at the end of its block. On MySQL
         and MariaDB it must take no locks on gaps, in which deliveries insert.
     :param age: records older than this are deleted.
+    :param seconds: for which a batch may hold its locks.
     """
 
     def __init__(
@@ -52,15 +83,19 @@ class Cleanup:
         table: sa.Table,
         begin: c.Callable[[], contextlib.AbstractContextManager[sa.Connection]],
         age: dt.timedelta,
+        seconds: float,
     ) -> None:
         self.table = table
         self.begin = begin
+        self.seconds = seconds
+        self.locked = 0.0
         self.time: sa.ColumnElement[t.Any] = table.c.processed_at
 
         with begin() as connection:
             self.cutoff = _cutoff(connection, age)
             self.sqlite = connection.dialect.name == "sqlite"
             self.postgresql = connection.dialect.name == "postgresql"
+            self.delete = _delete_by_index(connection, table)
 
         if self.sqlite:
             # As text, which is how SQLite compares times: with a fraction or without.
@@ -78,22 +113,24 @@ class Cleanup:
     def run(self, batch_size: int, progress: Progress | None = None) -> int:
         """Delete the expired records.
 
+        :param batch_size: records in a transaction, at most.
         :return: how many this run deleted; another one at the same time may have deleted more.
         """
         total = 0
         start: sa.ColumnElement[bool] = self.time.is_not(None)
+        size = _Size(batch_size, self.seconds)
 
         while True:
-            first, bound = self._attempt(functools.partial(self._look, start, batch_size))
+            first, bound = self._attempt(functools.partial(self._look, start, size.now))
 
             if bound is None:
                 # Also what was recorded meanwhile with a time that has been passed.
-                batches = self._delete_range(self.expired, batch_size)
+                batches = self._delete_range(self.expired, size)
             elif bound == first:
-                batches = self._delete_by_key(self.time == bound, batch_size)
+                batches = self._delete_by_key(self.time == bound, size)
                 start = self.time > bound
             else:
-                batches = self._delete_range(start & (self.time < bound) & self.expired, batch_size)
+                batches = self._delete_range(start & (self.time < bound) & self.expired, size)
                 start = self.time >= bound
 
             for batch in filter(None, batches):
@@ -120,16 +157,17 @@ class Cleanup:
         look = sa.select(times.scalar_subquery(), bound.scalar_subquery())
         return connection.execute(look).one()
 
-    def _delete_range(self, doomed: sa.ColumnElement[bool], batch_size: int) -> c.Iterator[int]:
+    def _delete_range(self, doomed: sa.ColumnElement[bool], size: _Size) -> c.Iterator[int]:
         try:
-            yield from self._delete(doomed)
+            yield self._delete(self.delete.where(doomed), size)
         except GuardUnavailable:
             if not self.postgresql:
                 raise
 
-            yield from self._delete_by_key(doomed, batch_size)
+            yield from self._delete_by_key(doomed, size)
 
-    def _delete_by_key(self, doomed: sa.ColumnElement[bool], batch_size: int) -> c.Iterator[int]:
+    def _delete_by_key(self, doomed: sa.ColumnElement[bool], size: _Size) -> c.Iterator[int]:
+        step = min(size.now, _MAX_KEYS)
         keys = sa.select(self.table.c.event_id).where(doomed).limit(_LOOK_AHEAD)
         keys = keys.order_by(self.time).with_for_update(skip_locked=True)
 
@@ -137,30 +175,43 @@ class Cleanup:
             found = self._attempt(lambda connection: connection.scalars(keys).all())
             deleted = 0
 
-            for start in range(0, len(found), batch_size):
-                for batch in self._delete(self._with_keys(found[start : start + batch_size])):
-                    deleted += batch
-                    yield batch
+            for start in range(0, len(found), step):
+                doomed_keys = self._with_keys(found[start : start + step])
+                batch = self._delete(sa.delete(self.table).where(doomed_keys))
+                deleted += batch
+                yield batch
 
             # All that was found may be locked by others.
             if len(found) < _LOOK_AHEAD or not deleted:
                 return
 
-    def _delete(self, doomed: sa.ColumnElement[bool]) -> c.Iterator[int]:
-        started = time.monotonic()
-        statement = sa.delete(self.table).where(doomed)
-        yield self._attempt(functools.partial(self._execute, statement))
+    def _delete(self, statement: sa.Delete, size: _Size | None = None) -> int:
+        deleted = self._attempt(functools.partial(self._execute, statement))
+        seconds = time.monotonic() - self.locked
+
+        if size is not None:
+            size.learn(deleted, seconds)
 
         if self.sqlite:
             # It has one lock for all, and whoever waits for it asks at intervals only.
-            time.sleep(min(time.monotonic() - started, _MAX_PAUSE))
+            time.sleep(min(seconds, _MAX_PAUSE))
+
+        return deleted
 
     def _execute(self, statement: sa.Delete, connection: sa.Connection) -> int:
-        if self.postgresql:
-            # For records that others hold. What another cleanup has locked, it is about to delete.
-            connection.execute(sa.select(sa.func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
+        with contextlib.ExitStack() as stack:
+            if self.postgresql:
+                # For records that others hold. What another cleanup has locked, it is about to
+                # delete.
+                timeout = sa.func.set_config("lock_timeout", _LOCK_TIMEOUT, True)
+                connection.execute(sa.select(timeout))
+            elif self.sqlite:
+                stack.enter_context(_large_cache(connection))
+                # Takes the lock: waiting for it is not the batch's own time.
+                connection.execute(sa.delete(self.table).where(sa.false()))
 
-        return connection.execute(statement.execution_options(preserve_rowcount=True)).rowcount
+            self.locked = time.monotonic()
+            return connection.execute(statement.execution_options(preserve_rowcount=True)).rowcount
 
     def _with_keys(self, keys: c.Sequence[str]) -> sa.ColumnElement[bool]:
         event_id = self.table.c.event_id
@@ -198,3 +249,37 @@ def _cutoff(connection: sa.Connection, age: dt.timedelta) -> dt.datetime:
 
     now: dt.datetime = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
     return now - age
+
+
+@contextlib.contextmanager
+def _large_cache(connection: sa.Connection) -> c.Iterator[None]:
+    """The ids are random, so a batch changes most pages of their index. What the cache does not
+    hold is written, and read again, several times.
+    """
+    before = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
+    connection.exec_driver_sql(f"PRAGMA cache_size = {min(before, _CACHE)}")
+
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql(f"PRAGMA cache_size = {before}")
+
+
+def _delete_by_index(connection: sa.Connection, table: sa.Table) -> sa.Delete:
+    """A DELETE that finds times by their index.
+
+    For a part of the table that is not small, MySQL and MariaDB would rather look at every row, and
+    wait for those of deliveries that are not finished. Only a DELETE of several tables takes hints.
+    """
+    statement = sa.delete(table)
+
+    if connection.dialect.name in MYSQL:
+        preparer = connection.dialect.identifier_preparer
+
+        for index in sa.inspect(connection).get_indexes(table.name, table.schema):
+            if index["name"] and index["column_names"][0] == table.c.processed_at.name:
+                hint = f"FORCE INDEX ({preparer.quote_identifier(index['name'])})"
+                statement = statement.prefix_with(preparer.format_table(table))
+                return statement.with_hint(hint)
+
+    return statement

@@ -13,6 +13,9 @@ from ..event import Event
 Dispatch = c.Callable[[], None]
 """Runs the handlers of one event and commits ``db.session``. Raises what a handler raises."""
 
+MAX_BATCH_SIZE = 100_000
+"""Records that one transaction of a cleanup deletes, at most."""
+
 Progress = c.Callable[[int], None]
 """Told how many records each batch of a cleanup deleted."""
 
@@ -76,7 +79,7 @@ class Guard(t.Protocol):
         self,
         older_than: dt.timedelta,
         *,
-        batch_size: int = 5000,
+        batch_size: int = MAX_BATCH_SIZE,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> int:
@@ -84,7 +87,8 @@ class Guard(t.Protocol):
 
         :param older_than: records older than this are deleted. Nothing is refused here; the
             command line asks for at least 48 hours.
-        :param batch_size: records per transaction.
+        :param batch_size: records in a transaction, at most. A batch has fewer, though not less
+            than 5,000, if more would take longer than half of ``SANGHO_WEBHOOK_LOCK_TIMEOUT``.
         :param dry_run: count, delete nothing.
         :return: how many records were deleted, or would be.
         :raises GuardUnavailable: if the store cannot be asked.

@@ -15,7 +15,7 @@ from ..config import check_redis_url, check_retention, Config, positive
 from ..errors import ConfigError, Discard, EventInProgress, GuardUnavailable
 from ..event import Event
 from ._lease import DELETE, LeasedClaim, PROCESSED
-from .base import Dispatch, Outcome, Progress
+from .base import Dispatch, MAX_BATCH_SIZE, Outcome, Progress
 
 try:
     import redis
@@ -158,7 +158,7 @@ class RedisGuard:
         self,
         older_than: dt.timedelta,
         *,
-        batch_size: int = 5000,
+        batch_size: int = MAX_BATCH_SIZE,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> int:

@@ -24,7 +24,7 @@ from ._database import find_database, UnknownDatabase
 from ._session import Joined, SessionFactory, SetAside
 from ._transaction import ended, GuardTransaction
 from ._transient import unavailable
-from .base import Dispatch, Outcome, Progress, Record
+from .base import Dispatch, MAX_BATCH_SIZE, Outcome, Progress, Record
 
 if t.TYPE_CHECKING:
     from ..findings import Finding
@@ -218,7 +218,7 @@ class SQLGuard:
         self,
         older_than: dt.timedelta,
         *,
-        batch_size: int = 5000,
+        batch_size: int = MAX_BATCH_SIZE,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> int:
@@ -227,7 +227,7 @@ class SQLGuard:
         with self._begin() as connection:
             self._require_table(connection)
 
-        cleanup = Cleanup(self.table, begin, older_than)
+        cleanup = Cleanup(self.table, begin, older_than, (self.lock_timeout or 0) / 2)
         return cleanup.count() if dry_run else cleanup.run(batch_size, progress)
 
     def records(self, pattern: str | None, limit: int) -> list[Record]:
