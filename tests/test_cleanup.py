@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc as c
-import concurrent.futures as futures
 import contextlib
 import datetime as dt
 import pathlib
@@ -19,7 +18,6 @@ import sqlalchemy as sa
 
 from flask_sangho_webhooks import Event
 from flask_sangho_webhooks.guards import _cleanup, SQLGuard
-from flask_sangho_webhooks.models import INDEX_NAME
 
 from .commands import environment, flask, flask_command, write_app
 from .conftest import make_database
@@ -147,12 +145,14 @@ def test_quick_batches_grow(database_url: str) -> None:
     batches: list[int] = []
 
     with Shop(database_url, config={"SANGHO_WEBHOOK_LOCK_TIMEOUT": 60}) as shop:
-        fill(shop, "old", 30_000, 1_000, apart=60)
+        fill(shop, "old", 60_000, 1_000, apart=30)
 
         with shop.app.app_context():
-            assert guard_of(shop).cleanup(RETENTION, progress=batches.append) == 30_000
+            assert guard_of(shop).cleanup(RETENTION, progress=batches.append) == 60_000
 
-    assert batches == [5_000, 10_000, 15_000]
+    # MySQL and MariaDB would look at every row for a large part of the table.
+    assert batches[:2] == [5_000, 10_000]
+    assert max(batches) == (20_000 if "mariadb" in database_url else 25_000)
 
 
 def test_slow_batches_do_not_grow(database_url: str) -> None:
@@ -222,15 +222,6 @@ def test_cache_is_large_during_a_batch_only(sqlite_url: str) -> None:
 
 def cache_size(cursor: t.Any) -> int:
     return int(cursor.execute("PRAGMA cache_size").fetchone()[0])
-
-
-def test_table_without_the_index(mariadb_shop: Shop) -> None:
-    fill(mariadb_shop, "old", 25, 80, apart=60)
-
-    with mariadb_shop.app.app_context():
-        mariadb_shop.db.session.execute(sa.text(f"DROP INDEX {INDEX_NAME} ON {TABLE}"))
-
-    assert cleanup(mariadb_shop, 10) == 25
 
 
 def test_every_look_finds_the_next_records(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,31 +390,6 @@ def test_deliveries_go_on_meanwhile(shop: Shop) -> None:
     unavailable = {503} if shop.url.startswith("sqlite") else set()
     assert {200} <= set(deliveries.statuses) <= {200} | unavailable
     assert count(shop) == deliveries.statuses.count(200)
-
-
-@pytest.mark.parametrize("dialect", ["postgresql", "mariadb"])
-def test_delivery_in_flight_is_not_waited_for(dialect: str, request: pytest.FixtureRequest) -> None:
-    shop = Shop(make_database(dialect, request))
-    started, finish = threading.Event(), threading.Event()
-
-    @shop.webhooks.on(TYPE)
-    def handle(event: Event) -> None:
-        started.set()
-        finish.wait(30)
-
-    with shop, futures.ThreadPoolExecutor() as pool:
-        fill(shop, "old", 200, 80, apart=60)
-        fill(shop, "new", 1, 71)
-        delivery = pool.submit(shop.deliver)
-
-        try:
-            assert started.wait(10)
-            assert pool.submit(cleanup, shop).result(5) == 200
-            assert count(shop) == 1
-        finally:
-            finish.set()
-
-        assert delivery.result().status_code == 200
 
 
 # ------------------------------------------------------------- two processes

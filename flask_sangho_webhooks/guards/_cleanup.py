@@ -28,6 +28,10 @@ _MAX_KEYS = 5_000
 _LEAST = 5_000
 """Records of the first batch, and of those that take long: fewer hardly take less."""
 
+_MAX_RANGE = 20_000
+"""Records of a batch on MySQL and MariaDB: for a large part of the table they would rather look at
+every row, and wait for those of deliveries that are not finished."""
+
 _ATTEMPTS = 5
 _RETRY_PAUSE = 0.2
 """Seconds, times the number of the attempt."""
@@ -95,7 +99,7 @@ class Cleanup:
             self.cutoff = _cutoff(connection, age)
             self.sqlite = connection.dialect.name == "sqlite"
             self.postgresql = connection.dialect.name == "postgresql"
-            self.delete = _delete_by_index(connection, table)
+            self.mysql = connection.dialect.name in MYSQL
 
         if self.sqlite:
             # As text, which is how SQLite compares times: with a fraction or without.
@@ -118,7 +122,7 @@ class Cleanup:
         """
         total = 0
         start: sa.ColumnElement[bool] = self.time.is_not(None)
-        size = _Size(batch_size, self.seconds)
+        size = _Size(min(batch_size, _MAX_RANGE) if self.mysql else batch_size, self.seconds)
 
         while True:
             first, bound = self._attempt(functools.partial(self._look, start, size.now))
@@ -159,7 +163,7 @@ class Cleanup:
 
     def _delete_range(self, doomed: sa.ColumnElement[bool], size: _Size) -> c.Iterator[int]:
         try:
-            yield self._delete(self.delete.where(doomed), size)
+            yield self._delete(sa.delete(self.table).where(doomed), size)
         except GuardUnavailable:
             if not self.postgresql:
                 raise
@@ -263,23 +267,3 @@ def _large_cache(connection: sa.Connection) -> c.Iterator[None]:
         yield
     finally:
         connection.exec_driver_sql(f"PRAGMA cache_size = {before}")
-
-
-def _delete_by_index(connection: sa.Connection, table: sa.Table) -> sa.Delete:
-    """A DELETE that finds times by their index.
-
-    For a part of the table that is not small, MySQL and MariaDB would rather look at every row, and
-    wait for those of deliveries that are not finished. Only a DELETE of several tables takes hints.
-    """
-    statement = sa.delete(table)
-
-    if connection.dialect.name in MYSQL:
-        preparer = connection.dialect.identifier_preparer
-
-        for index in sa.inspect(connection).get_indexes(table.name, table.schema):
-            if index["name"] and index["column_names"][0] == table.c.processed_at.name:
-                hint = f"FORCE INDEX ({preparer.quote_identifier(index['name'])})"
-                statement = statement.prefix_with(preparer.format_table(table))
-                return statement.with_hint(hint)
-
-    return statement
