@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from ..errors import GuardUnavailable
 from ..models import MYSQL
-from ._claim import utc_now
+from ._batch import BatchSize, cutoff, large_cache
+from ._claim import lock_wait_timeout
 from .base import Progress
 
 _T = t.TypeVar("_T")
@@ -25,12 +26,12 @@ _LOOK_AHEAD = 20_000
 _MAX_KEYS = 5_000
 """Keys in one statement."""
 
-_LEAST = 5_000
-"""Records of the first batch, and of those that take long: fewer hardly take less."""
-
 _MAX_RANGE = 20_000
-"""Records of a batch on MySQL and MariaDB: for a large part of the table they would rather look at
-every row, and wait for those of deliveries that are not finished."""
+"""Records of a range of times on MySQL and MariaDB: for a large part of the table they would rather
+look at every row, and wait for those of deliveries that are not finished."""
+
+_WORTH_A_WALK = 4
+"""One record in so many is expired, or more: then the whole table is walked over."""
 
 _ATTEMPTS = 5
 _RETRY_PAUSE = 0.2
@@ -39,31 +40,9 @@ _RETRY_PAUSE = 0.2
 _MAX_PAUSE = 0.12
 """Seconds for which SQLite's lock is left to others after a batch. They ask every 0.1 at least."""
 
-_CACHE = -65_536
-"""SQLite's cache during a batch; below zero it is in KiB."""
-
 _LOCK_TIMEOUT = "100ms"
-
-
-class _Size:
-    """How many records the next batch has: as many as take the time that it may.
-
-    :param greatest: that it ever is.
-    :param seconds: for which a batch may hold its locks.
-    """
-
-    def __init__(self, greatest: int, seconds: float) -> None:
-        self.greatest = greatest
-        self.seconds = seconds
-        self.now = min(_LEAST, greatest)
-
-    def learn(self, deleted: int, seconds: float) -> None:
-        """Take in how long a batch took. One with few records left in it says little of others."""
-        if deleted * 2 < self.now:
-            return
-
-        factor = min(max(self.seconds / max(seconds, 0.001), 0.5), 2)
-        self.now = min(max(round(self.now * factor), _LEAST), self.greatest)
+_LOCK_WAIT_TIMEOUT = 1
+"""Seconds, of MySQL and MariaDB, which know no less."""
 
 
 class Cleanup:
@@ -73,6 +52,9 @@ class Cleanup:
     for the next bound begins at the last one: entries that are deleted stay in an index until the
     server has purged them, and a look from the start would walk over all of them. Records of one
     and the same moment, which have no bounds between them, are deleted by their keys.
+
+    MySQL and MariaDB keep a table in the order of its key, in which the times are scattered. Where
+    many records are expired, the batches are ranges of keys there: neighbours take half the time.
 
     Records without a time have no age, and stay. Two cleanups at once do no harm.
 
@@ -96,7 +78,7 @@ class Cleanup:
         self.time: sa.ColumnElement[t.Any] = table.c.processed_at
 
         with begin() as connection:
-            self.cutoff = _cutoff(connection, age)
+            self.cutoff = cutoff(connection, age)
             self.sqlite = connection.dialect.name == "sqlite"
             self.postgresql = connection.dialect.name == "postgresql"
             self.mysql = connection.dialect.name in MYSQL
@@ -121,30 +103,70 @@ class Cleanup:
         :return: how many this run deleted; another one at the same time may have deleted more.
         """
         total = 0
+
+        for batch in filter(None, self._batches(batch_size)):
+            total += batch
+
+            if progress is not None:
+                progress(batch)
+
+        return total
+
+    def _batches(self, batch_size: int) -> c.Iterator[int]:
+        if self.mysql:
+            is_finished = yield from self._walk(BatchSize(batch_size, self.seconds))
+
+            if is_finished:
+                return
+
+            batch_size = min(batch_size, _MAX_RANGE)
+
+        yield from self._by_time(BatchSize(batch_size, self.seconds))
+
+    def _walk(self, size: BatchSize) -> c.Generator[int, None, bool]:
+        """Delete range after range of keys, as long as many of their records are expired.
+
+        :return: whether that was so to the end of the table.
+        """
+        event_id = self.table.c.event_id
+        start: sa.ColumnElement[bool] = event_id.is_not(None)
+
+        while True:
+            among = size.now
+            keys = sa.select(event_id).where(start).order_by(event_id).offset(among - 1).limit(1)
+            bound = self._attempt(functools.partial(_scalar, keys))
+            part = start if bound is None else start & (event_id <= bound)
+            deleted = 0
+
+            for batch in self._delete_range(part & self.expired, size):
+                deleted += batch
+                yield batch
+
+            if bound is None:
+                return True
+
+            if deleted * _WORTH_A_WALK < among:
+                return False
+
+            start = event_id > bound
+
+    def _by_time(self, size: BatchSize) -> c.Iterator[int]:
         start: sa.ColumnElement[bool] = self.time.is_not(None)
-        size = _Size(min(batch_size, _MAX_RANGE) if self.mysql else batch_size, self.seconds)
 
         while True:
             first, bound = self._attempt(functools.partial(self._look, start, size.now))
 
             if bound is None:
                 # Also what was recorded meanwhile with a time that has been passed.
-                batches = self._delete_range(self.expired, size)
-            elif bound == first:
-                batches = self._delete_by_key(self.time == bound, size)
+                yield from self._delete_range(self.expired, size)
+                return
+
+            if bound == first:
+                yield from self._delete_by_key(self.time == bound, size)
                 start = self.time > bound
             else:
-                batches = self._delete_range(start & (self.time < bound) & self.expired, size)
+                yield from self._delete_range(start & (self.time < bound) & self.expired, size)
                 start = self.time >= bound
-
-            for batch in filter(None, batches):
-                total += batch
-
-                if progress is not None:
-                    progress(batch)
-
-            if bound is None:
-                return total
 
     def _look(
         self, start: sa.ColumnElement[bool], batch_size: int, connection: sa.Connection
@@ -161,16 +183,16 @@ class Cleanup:
         look = sa.select(times.scalar_subquery(), bound.scalar_subquery())
         return connection.execute(look).one()
 
-    def _delete_range(self, doomed: sa.ColumnElement[bool], size: _Size) -> c.Iterator[int]:
+    def _delete_range(self, doomed: sa.ColumnElement[bool], size: BatchSize) -> c.Iterator[int]:
         try:
-            yield self._delete(sa.delete(self.table).where(doomed), size)
+            yield self._delete(sa.delete(self.table).where(doomed), size=size)
         except GuardUnavailable:
-            if not self.postgresql:
+            if self.sqlite:
                 raise
 
             yield from self._delete_by_key(doomed, size)
 
-    def _delete_by_key(self, doomed: sa.ColumnElement[bool], size: _Size) -> c.Iterator[int]:
+    def _delete_by_key(self, doomed: sa.ColumnElement[bool], size: BatchSize) -> c.Iterator[int]:
         step = min(size.now, _MAX_KEYS)
         keys = sa.select(self.table.c.event_id).where(doomed).limit(_LOOK_AHEAD)
         keys = keys.order_by(self.time).with_for_update(skip_locked=True)
@@ -180,8 +202,7 @@ class Cleanup:
             deleted = 0
 
             for start in range(0, len(found), step):
-                doomed_keys = self._with_keys(found[start : start + step])
-                batch = self._delete(sa.delete(self.table).where(doomed_keys))
+                batch = self._delete(*self._with_keys(found[start : start + step]))
                 deleted += batch
                 yield batch
 
@@ -189,8 +210,13 @@ class Cleanup:
             if len(found) < _LOOK_AHEAD or not deleted:
                 return
 
-    def _delete(self, statement: sa.Delete, size: _Size | None = None) -> int:
-        deleted = self._attempt(functools.partial(self._execute, statement))
+    def _delete(
+        self,
+        statement: sa.Delete,
+        parameters: c.Sequence[dict[str, str]] = (),
+        size: BatchSize | None = None,
+    ) -> int:
+        deleted = self._attempt(functools.partial(self._execute, statement, parameters))
         seconds = time.monotonic() - self.locked
 
         if size is not None:
@@ -202,32 +228,49 @@ class Cleanup:
 
         return deleted
 
-    def _execute(self, statement: sa.Delete, connection: sa.Connection) -> int:
+    def _execute(
+        self,
+        statement: sa.Delete,
+        parameters: c.Sequence[dict[str, str]],
+        connection: sa.Connection,
+    ) -> int:
         with contextlib.ExitStack() as stack:
             if self.postgresql:
                 # For records that others hold. What another cleanup has locked, it is about to
                 # delete.
                 timeout = sa.func.set_config("lock_timeout", _LOCK_TIMEOUT, True)
                 connection.execute(sa.select(timeout))
+            elif self.mysql:
+                stack.enter_context(lock_wait_timeout(connection, _LOCK_WAIT_TIMEOUT))
             elif self.sqlite:
-                stack.enter_context(_large_cache(connection))
+                stack.enter_context(large_cache(connection))
                 # Takes the lock: waiting for it is not the batch's own time.
                 connection.execute(sa.delete(self.table).where(sa.false()))
 
             self.locked = time.monotonic()
-            return connection.execute(statement.execution_options(preserve_rowcount=True)).rowcount
+            statement = statement.execution_options(preserve_rowcount=True)
+            return connection.execute(statement, parameters or None).rowcount
 
-    def _with_keys(self, keys: c.Sequence[str]) -> sa.ColumnElement[bool]:
+    def _with_keys(self, keys: c.Sequence[str]) -> tuple[sa.Delete, c.Sequence[dict[str, str]]]:
         event_id = self.table.c.event_id
+        delete = sa.delete(self.table)
+
+        if self.mysql:
+            # One by one: for a list of them, it may look at every row.
+            return delete.where(event_id == sa.bindparam("key"), self.expired), [
+                {"key": key} for key in keys
+            ]
 
         if not self.postgresql:
-            return event_id.in_(keys) & self.expired
+            return delete.where(event_id.in_(keys), self.expired), ()
 
         # Arrays, not IN: they keep the plan on the primary key whatever the statistics say.
         array = sa.ARRAY(event_id.type)
         locked = sa.select(event_id).where(event_id == sa.any_(sa.literal(keys, array)))
         locked = locked.where(self.expired).with_for_update(skip_locked=True)
-        return event_id == sa.any_(sa.func.array(locked.scalar_subquery(), type_=array))
+        return delete.where(
+            event_id == sa.any_(sa.func.array(locked.scalar_subquery(), type_=array))
+        ), ()
 
     def _attempt(self, step: c.Callable[[sa.Connection], _T]) -> _T:
         for attempt in itertools.count(1):
@@ -243,27 +286,5 @@ class Cleanup:
         raise AssertionError
 
 
-def _cutoff(connection: sa.Connection, age: dt.timedelta) -> dt.datetime:
-    """The time of records of this age, as ``processed_at`` holds it."""
-    if connection.dialect.name in MYSQL:
-        # The server reckons: the session's zone may have changed its offset within the age.
-        seconds = sa.func.unix_timestamp() - int(age.total_seconds())
-        cutoff = sa.func.from_unixtime(seconds, type_=sa.TIMESTAMP())
-        return connection.execute(sa.select(cutoff)).scalar_one()
-
-    now: dt.datetime = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
-    return now - age
-
-
-@contextlib.contextmanager
-def _large_cache(connection: sa.Connection) -> c.Iterator[None]:
-    """The ids are random, so a batch changes most pages of their index. What the cache does not
-    hold is written, and read again, several times.
-    """
-    before = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
-    connection.exec_driver_sql(f"PRAGMA cache_size = {min(before, _CACHE)}")
-
-    try:
-        yield
-    finally:
-        connection.exec_driver_sql(f"PRAGMA cache_size = {before}")
+def _scalar(query: sa.Select[t.Any], connection: sa.Connection) -> t.Any:
+    return connection.execute(query).scalar()
