@@ -192,11 +192,12 @@ def test_table_of_which_much_is_expired_is_walked_over(mariadb_shop: Shop) -> No
 
 
 def test_table_of_which_little_is_expired_is_not_walked_over(mariadb_shop: Shop) -> None:
-    fill(mariadb_shop, "evt_a", 3_000, 1)
-    fill(mariadb_shop, "evt_b", 300, 90, apart=60)
+    fill(mariadb_shop, "evt_a", 20, 95, apart=60)
+    fill(mariadb_shop, "evt_b", 3_000, 1)
+    fill(mariadb_shop, "evt_c", 300, 90, apart=60)
     statements = deletes_of(mariadb_shop)
 
-    assert cleanup(mariadb_shop, 400) == 300
+    assert cleanup(mariadb_shop, 400) == 320
     assert ["event_id" in statement for statement in statements] == [True, False]
 
 
