@@ -14,7 +14,7 @@ from .measure import Bench, Goal, Result, timed
 from .requests import dispose
 from .wsgi import deliver
 
-OTHERS = 20
+OTHERS = 60
 RIVAL_WAITS = 0.5
 """Seconds that the handler sleeps while the rival's duplicate waits for it."""
 
