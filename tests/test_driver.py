@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import collections.abc as c
 import logging
+import signal
+import sqlite3
+import threading
 import time
 import typing as t
 import uuid
@@ -21,7 +24,8 @@ from .support import Shop, TYPE
 from .test_races import CONNECTION_ID, KILL
 
 EVENT = Event(id="evt_1", type=TYPE)
-CLAIM = "INSERT INTO processed_webhook_events"
+TABLE = "processed_webhook_events"
+CLAIM = f"INSERT INTO {TABLE}"
 
 
 def table_of(shop: Shop) -> sa.Table:
@@ -59,6 +63,37 @@ def listener(statements: list[str]) -> c.Callable[..., None]:
         statements.append(statement)
 
     return listen
+
+
+def test_listener_on_the_connection_sees_the_claim(shop: Shop) -> None:
+    statements: list[str] = []
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    with shop.app.app_context():
+        sa.event.listen(
+            shop.db.engine,
+            "engine_connect",
+            lambda connection: sa.event.listen(
+                connection, "before_cursor_execute", listener(statements)
+            ),
+        )
+
+    shop.deliver()
+    assert sum(CLAIM in statement for statement in statements) == 1
+
+
+def test_listener_that_executes_for_the_dialect_sees_the_claim(shop: Shop) -> None:
+    statements: list[str] = []
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    def note(cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    with shop.app.app_context():
+        sa.event.listen(shop.db.engine, "do_execute", note)
+
+    shop.deliver()
+    assert sum(CLAIM in statement for statement in statements) == 1
 
 
 @pytest.mark.parametrize("on_all_engines", [False, True])
@@ -165,6 +200,121 @@ def test_error_listener_hears_of_a_missing_table(shop: Shop) -> None:
 
     assert shop.deliver().status_code == 500
     assert sum(CLAIM in statement for statement in seen) == 1
+
+
+def test_claim_that_fails_once_on_sqlite_is_not_committed_early(sqlite_url: str) -> None:
+    """Without an isolation level, sqlite3 begins no transaction when the claim is executed again,
+    and would commit it at once: the event would be lost with its handler's error.
+    """
+    shop = Shop(sqlite_url)
+    denied: list[object] = []
+    is_armed = False
+
+    def authorize(action: int, table: str | None, *_: object) -> int:
+        if is_armed and not denied and (action, table) == (sqlite3.SQLITE_INSERT, TABLE):
+            denied.append(table)
+            return sqlite3.SQLITE_DENY
+
+        return sqlite3.SQLITE_OK
+
+    def set_up(driver: sqlite3.Connection, record: object) -> None:
+        driver.isolation_level = None
+        driver.set_authorizer(authorize)
+
+    with shop.app.app_context():
+        sa.event.listen(shop.db.engine, "connect", set_up)
+
+    @shop.webhooks.on(TYPE)
+    def fail(event: Event) -> None:
+        raise RuntimeError
+
+    with shop:
+        is_armed = True
+        shop.app.config["PROPAGATE_EXCEPTIONS"] = False
+        assert shop.deliver().status_code == 500
+        assert (denied, shop.recorded()) == ([TABLE], [])
+
+
+def test_what_a_listener_sets_for_the_transaction_outlasts_a_cancelled_claim(
+    postgresql_shop: Shop,
+) -> None:
+    """Such as the tenant of row-level security."""
+    shop = postgresql_shop
+    tenants: list[object] = []
+    answers: list[int] = []
+    tenant = sa.text("SELECT current_setting('shop.tenant', true)")
+    shop.webhooks.on(TYPE)(lambda event: tenants.append(shop.db.session.scalar(tenant)))
+
+    def set_tenant(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL shop.tenant = 'paris'")
+
+    with shop.app.app_context():
+        sa.event.listen(shop.db.engine, "begin", set_tenant)
+
+    with shop._observer.begin() as locking, shop._observer.begin() as observer:
+        locking.exec_driver_sql(f"LOCK TABLE {TABLE}")
+        thread = threading.Thread(target=lambda: answers.append(shop.deliver().status_code))
+        thread.start()
+        cancel_claim(observer)
+
+    thread.join()
+
+    if answers == [503]:
+        assert shop.deliver().status_code == 200
+
+    assert tenants == ["paris"]
+
+
+def cancel_claim(observer: sa.Connection) -> None:
+    """Cancel the statement that waits for a lock, as soon as there is one."""
+    cancel = (
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    end = time.monotonic() + 10
+
+    while observer.exec_driver_sql(cancel).first() is None:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class Interruption(BaseException):
+    """As gevent's Timeout, or the SystemExit of a worker that has taken too long."""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that interrupts")
+def test_connection_of_an_interrupted_claim_is_dropped(postgresql_shop: Shop) -> None:
+    """Its reply may yet come, and some drivers take it for that to the next statement, be it the
+    ROLLBACK.
+    """
+    shop = postgresql_shop
+    shop.webhooks.on(TYPE)(lambda event: None)
+    dropped: list[BaseException | None] = []
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    with shop.app.app_context():
+        sa.event.listen(shop.db.engine, "invalidate", lambda *values: dropped.append(values[-1]))
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+
+    try:
+        with shop._observer.begin() as observer:
+            insert = f"INSERT INTO {TABLE} VALUES ('evt_1', 'x', now())"
+            observer.exec_driver_sql(insert)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+            with pytest.raises(Interruption):
+                shop.deliver()
+
+            observer.rollback()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+    assert dropped == [None]  # not because a ROLLBACK failed
+    assert shop.deliver().json == {"received": True}
 
 
 class NotedString(sa.types.TypeDecorator[str]):

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from ._transaction import begin_on_sqlite
 from ._transient import is_lock_timeout
 
 _Statement = sa.Insert | sa.Select[t.Any]
@@ -67,6 +68,13 @@ def execute_first(
 
         if isinstance(error, sa_exc.IntegrityError) or is_lock_timeout(error):
             raise error from caught
+    except BaseException as interruption:
+        # As SQLAlchemy does. The reply may yet come, and would be taken for that to the next
+        # statement on the connection. SQLite sends none.
+        if not isinstance(interruption, Exception) and connection.dialect.name != "sqlite":
+            connection.invalidate()
+
+        raise
     finally:
         if cursor is not None:
             with contextlib.suppress(driver.Error):
@@ -75,6 +83,9 @@ def execute_first(
     # SQLAlchemy tells those who listen for errors, and drops connections that are lost.
     with contextlib.suppress(driver.Error):
         connection.dialect.do_rollback(connection.connection)
+
+        if connection.dialect.name == "sqlite":
+            begin_on_sqlite(connection)
 
     return _execute(connection, statement, parameters)
 
@@ -88,12 +99,15 @@ def _execute(
 
 def _is_watched(connection: sa.Connection) -> bool:
     engine = connection.engine
-    events = engine.dispatch
+    events = connection.dispatch
     return bool(
-        events.before_cursor_execute
+        # What it sets for the transaction would be lost if that is begun anew.
+        events.begin
+        or events.before_cursor_execute
         or events.after_cursor_execute
         or events.before_execute
         or events.after_execute
+        or connection.dialect.dispatch.do_execute
         or engine.logger.isEnabledFor(logging.INFO)
         # They may change the statement, as schema_translate_map does.
         or connection.get_execution_options()
