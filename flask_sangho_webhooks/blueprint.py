@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import collections.abc as c
 import io
+import json
 import logging
 import math
 import sys
@@ -276,7 +277,7 @@ def _retry(endpoint: Endpoint, event: Event, error: WebhookError, seconds: float
 
 def _error(error: WebhookError) -> Response:
     body = {"error": error.reason, "message": str(error)}
-    return _answer(error.status, current_app.json.dumps(body, separators=(",", ":")))
+    return _answer(error.status, json.dumps(body, separators=(",", ":")))
 
 
 def _answer(status: int, body: str) -> Response:

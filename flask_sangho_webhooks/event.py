@@ -99,18 +99,23 @@ class Event:
         data = payload.get("data")
         livemode = payload.get("livemode")
         api_version = payload.get("api_version")
+        members: dict[str, t.Any] = {
+            "id": event_id,
+            "type": event_type,
+            "livemode": livemode if isinstance(livemode, bool) else None,
+            "api_version": api_version if isinstance(api_version, str) else None,
+            "data": data if isinstance(data, dict) else {},
+            "payload": payload,
+            "body": body,
+            "_created": payload.get("created"),
+        }
+
+        if cls is not Event:  # which may have fields and a constructor of its own
+            return cls(created=_timestamp(members.pop("_created")), **members)
+
         event = object.__new__(cls)
         # The constructor of a frozen dataclass takes longer for this than the signature does.
-        event.__dict__.update(
-            id=event_id,
-            type=event_type,
-            livemode=livemode if isinstance(livemode, bool) else None,
-            api_version=api_version if isinstance(api_version, str) else None,
-            data=data if isinstance(data, dict) else {},
-            payload=payload,
-            body=body,
-            _created=payload.get("created"),
-        )
+        event.__dict__.update(members)
         return event
 
 

@@ -17,6 +17,7 @@ import typing as t
 import pytest
 import sqlalchemy as sa
 from flask import abort, Flask, got_request_exception, Response
+from flask.json.provider import JSONProvider
 from werkzeug.exceptions import Conflict
 from werkzeug.test import TestResponse
 
@@ -220,6 +221,24 @@ def test_invalid_payload(sqlite_shop: Shop, body: bytes) -> None:
     assert refusal(sqlite_shop.post(body)) == (400, "invalid_payload")
     assert runs == []
     assert sqlite_shop.recorded() == []
+
+
+class PlainProvider(JSONProvider):
+    """With no options for how to write, as a provider may be."""
+
+    def dumps(self, obj: t.Any) -> str:  # type: ignore[override]
+        return json.dumps(obj)
+
+    def loads(self, s: str | bytes, **kwargs: t.Any) -> t.Any:
+        return json.loads(s)
+
+
+def test_json_provider_of_the_app(granting_shop: Shop) -> None:
+    shop = granting_shop
+    shop.app.json = PlainProvider(shop.app)
+    response = shop.deliver(secret="whsec_another0123456789")
+    assert (response.status_code, response.json["error"]) == (401, "mismatch")  # type: ignore[index]
+    assert answer(shop.deliver()) == (200, {"received": True})
 
 
 def test_event_id_header_contradicts_the_body(granting_shop: Shop) -> None:

@@ -452,3 +452,19 @@ def test_any_json_object_with_id_and_type_is_kept_as_it_is(
 
     assert event.payload == payload
     assert event.body == body
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TracedEvent(Event):
+    created: dt.datetime | None = None
+    seen_by: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.seen_by.append("constructor")
+
+
+def test_class_of_the_users_own_has_its_own_fields() -> None:
+    event = TracedEvent.from_body(event_body())
+    assert event.seen_by == ["constructor"]
+    assert event.created == Event.from_body(event_body()).created

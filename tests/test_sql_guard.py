@@ -55,6 +55,41 @@ def test_commit_then_raise_leaves_nothing(shop: Shop) -> None:
     fails(shop)
 
 
+class Interruption(BaseException):
+    """As gevent's Timeout, or the SystemExit of a worker that has taken too long."""
+
+
+@pytest.mark.parametrize("error", [Interruption, OSError])
+def test_rollback_that_is_interrupted_leaves_no_claim_in_the_pool(
+    database_url: str, error: type[BaseException]
+) -> None:
+    options = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1}
+    errors: list[BaseException] = [error()]
+
+    def interrupt(connection: sa.Connection) -> None:
+        if errors:
+            raise errors.pop()
+
+    with Shop(database_url, config={"SQLALCHEMY_ENGINE_OPTIONS": options}) as shop:
+
+        @shop.webhooks.on(TYPE)
+        def handler(event: Event) -> None:
+            if errors:
+                raise RuntimeError
+
+            shop.grant(event.id)
+
+        with shop.app.app_context():
+            sa.event.listen(shop.db.engine, "rollback", interrupt)
+
+        shop.app.config["PROPAGATE_EXCEPTIONS"] = True
+
+        with pytest.raises(error):
+            shop.deliver()
+
+        succeeds(shop, ["evt_1"])
+
+
 def test_commit_is_not_seen_before_the_handler_returns(postgresql_shop: Shop) -> None:
     shop = postgresql_shop
     during: list[tuple[list[str], list[str]]] = []

@@ -133,8 +133,17 @@ class GuardTransaction:
             if connection is not None:
                 try:
                     connection.close()
-                except sa_exc.SQLAlchemyError:  # it was lost, and could not be rolled back
+                except BaseException as error:
+                    # SQLAlchemy 2.0 takes the transaction for ended, and would give the connection
+                    # back to the pool as it is.
+                    if (transaction := connection.get_transaction()) is not None:
+                        roll_back(connection, transaction)
+
                     connection.close()
+
+                    # A connection that was lost has nothing to roll back.
+                    if not isinstance(error, sa_exc.SQLAlchemyError):
+                        raise
         finally:
             if self._lock is not None:
                 self._lock.release()
