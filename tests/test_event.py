@@ -466,5 +466,6 @@ class TracedEvent(Event):
 
 def test_class_of_the_users_own_has_its_own_fields() -> None:
     event = TracedEvent.from_body(event_body())
+    assert isinstance(event, TracedEvent)
     assert event.seen_by == ["constructor"]
     assert event.created == Event.from_body(event_body()).created

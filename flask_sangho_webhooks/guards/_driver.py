@@ -99,10 +99,12 @@ def _execute(
 
 def _is_watched(connection: sa.Connection) -> bool:
     engine = connection.engine
-    events = connection.dispatch
+    events = engine.dispatch
     return bool(
-        # What it sets for the transaction would be lost if that is begun anew.
+        # What these set for the transaction would be lost if it is begun anew. And they may listen
+        # on the connection itself, whose own events take long to ask for.
         events.begin
+        or events.engine_connect
         or events.before_cursor_execute
         or events.after_cursor_execute
         or events.before_execute
