@@ -278,6 +278,21 @@ def cancel_claim(observer: sa.Connection) -> None:
         time.sleep(0.02)
 
 
+def test_claim_that_runs_into_a_statement_timeout_does_not_wait_twice(
+    postgresql_url: str, through_sqlalchemy: list[str]
+) -> None:
+    options = {"connect_args": {"options": "-c statement_timeout=300"}}
+    config = {"SQLALCHEMY_ENGINE_OPTIONS": options, "SANGHO_WEBHOOK_LOCK_TIMEOUT": 30}
+
+    with Shop(postgresql_url, config=config) as shop, shop._observer.begin() as observer:
+        shop.webhooks.on(TYPE)(lambda event: None)
+        observer.exec_driver_sql(f"INSERT INTO {TABLE} VALUES ('evt_1', 'x', now())")
+        assert shop.deliver().status_code == 503
+        assert through_sqlalchemy == []
+        observer.rollback()
+        assert shop.deliver().json == {"received": True}
+
+
 class Interruption(BaseException):
     """As gevent's Timeout, or the SystemExit of a worker that has taken too long."""
 

@@ -18,7 +18,7 @@ import sqlalchemy.exc as sa_exc
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from ._transaction import begin_on_sqlite
-from ._transient import is_lock_timeout
+from ._transient import is_timeout
 
 _Statement = sa.Insert | sa.Select[t.Any]
 
@@ -44,7 +44,7 @@ def execute_first(
     """Execute a statement at the beginning of a transaction, where nothing is lost if that is
     rolled back and begun anew.
 
-    :raises sqlalchemy.exc.DBAPIError: what the database says. After a lock timeout or an integrity
+    :raises sqlalchemy.exc.DBAPIError: what the database says. After a timeout or an integrity
         error, the transaction is as the database has left it.
     """
     text = None if _is_watched(connection) else _compile(statement, connection.dialect)
@@ -66,7 +66,7 @@ def execute_first(
         )
         assert isinstance(error, sa_exc.DBAPIError)
 
-        if isinstance(error, sa_exc.IntegrityError) or is_lock_timeout(error):
+        if isinstance(error, sa_exc.IntegrityError) or is_timeout(error):
             raise error from caught
     except BaseException as interruption:
         # As SQLAlchemy does. The reply may yet come, and would be taken for that to the next
