@@ -17,8 +17,7 @@ import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from ._transaction import begin_on_sqlite
-from ._transient import is_timeout
+from ._join import note_error
 
 _Statement = sa.Insert | sa.Select[t.Any]
 
@@ -41,11 +40,9 @@ class _Text(t.NamedTuple):
 def execute_first(
     connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
 ) -> Reply:
-    """Execute a statement at the beginning of a transaction, where nothing is lost if that is
-    rolled back and begun anew.
+    """Execute the first statement of a transaction, or the second.
 
-    :raises sqlalchemy.exc.DBAPIError: what the database says. After a timeout or an integrity
-        error, the transaction is as the database has left it.
+    :raises sqlalchemy.exc.DBAPIError: what the database says.
     """
     text = None if _is_watched(connection) else _compile(statement, connection.dialect)
 
@@ -60,14 +57,11 @@ def execute_first(
         cursor = connection.connection.cursor()
         cursor.execute(text.sql, values)
         return Reply(cursor.rowcount, cursor.fetchone() if text.returns_rows else None)
-    except driver.Error as caught:
-        error = sa_exc.DBAPIError.instance(
-            text.sql, None, caught, driver.Error, hide_parameters=True, dialect=connection.dialect
-        )
-        assert isinstance(error, sa_exc.DBAPIError)
-
-        if isinstance(error, sa_exc.IntegrityError) or is_timeout(error):
-            raise error from caught
+    except driver.Error as error:
+        # If the connection is lost, SQLAlchemy notices when it rolls back.
+        raise sa_exc.DBAPIError.instance(
+            text.sql, None, error, driver.Error, hide_parameters=True, dialect=connection.dialect
+        ) from error
     except BaseException as interruption:
         # As SQLAlchemy does. The reply may yet come, and would be taken for that to the next
         # statement on the connection. SQLite sends none.
@@ -80,15 +74,6 @@ def execute_first(
             with contextlib.suppress(driver.Error):
                 cursor.close()
 
-    # SQLAlchemy tells those who listen for errors, and drops connections that are lost.
-    with contextlib.suppress(driver.Error):
-        connection.dialect.do_rollback(connection.connection)
-
-        if connection.dialect.name == "sqlite":
-            begin_on_sqlite(connection)
-
-    return _execute(connection, statement, parameters)
-
 
 def _execute(
     connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
@@ -100,20 +85,20 @@ def _execute(
 def _is_watched(connection: sa.Connection) -> bool:
     engine = connection.engine
     events = engine.dispatch
+    of_dialect = connection.dialect.dispatch
     return bool(
-        # What these set for the transaction would be lost if it is begun anew. And they may listen
-        # on the connection itself, whose own events take long to ask for.
-        events.begin
-        or events.engine_connect
-        or events.before_cursor_execute
+        events.before_cursor_execute
         or events.after_cursor_execute
         or events.before_execute
         or events.after_execute
-        or connection.dialect.dispatch.do_execute
+        or any(listener is not note_error for listener in of_dialect.handle_error)
+        # They may listen on the connection itself, whose own events take long to ask for.
+        or events.engine_connect
+        or of_dialect.do_execute
         or engine.logger.isEnabledFor(logging.INFO)
-        # They may change the statement, as schema_translate_map does.
+        # They can change the statement, as schema_translate_map does.
         or connection.get_execution_options()
-        # There is a transaction around ours: its owner may watch, and has more to lose.
+        # There is a transaction around ours, whose owner may watch.
         or connection.in_nested_transaction()
     )
 

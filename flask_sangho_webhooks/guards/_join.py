@@ -174,11 +174,12 @@ def _watch(engine: sa.Engine) -> None:
 
     with _watch_lock:
         if engine not in _watched:
-            sa.event.listen(engine, "handle_error", _note_error)
+            sa.event.listen(engine, "handle_error", note_error)
             _watched.add(engine)
 
 
-def _note_error(context: sa.ExceptionContext) -> None:
+def note_error(context: sa.ExceptionContext) -> None:
+    """Listens to the errors of every engine that a dispatch has used."""
     join = current_join()
 
     if join is None or join.connection is not context.connection:

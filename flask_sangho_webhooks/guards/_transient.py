@@ -20,17 +20,11 @@ _TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
 _TRANSIENT_MYSQL = {0, 1040, 1053, 1205, 1213, 1290, 1317, 1927, 1969, 3024, 4031}
 _MYSQL_CLIENT = range(2000, 3000)
 
-_LOCK_TIMEOUT_SQLITE = (5, 6)  # BUSY, LOCKED
-
 LOCK_NOT_AVAILABLE = "55P03"
 """PostgreSQL's state of a statement that has waited for a lock for too long."""
 
 LOCK_WAIT_TIMEOUT = 1205
 """The same of MySQL and MariaDB."""
-
-# With those of a statement timeout, or of a statement that somebody has cancelled.
-_TIMEOUT_STATES = (LOCK_NOT_AVAILABLE, "57014")
-_TIMEOUT_MYSQL = (LOCK_WAIT_TIMEOUT, 1317, 1969, 3024)
 
 DEADLOCK = 1213
 """The error of MySQL and MariaDB that comes with a rollback of the whole transaction."""
@@ -65,16 +59,6 @@ def is_transient(error: sa_exc.SQLAlchemyError) -> bool:
         return False
 
     return isinstance(error, (sa_exc.OperationalError, sa_exc.InterfaceError))
-
-
-def is_timeout(error: sa_exc.DBAPIError) -> bool:
-    """Whether a statement has failed because it had waited for too long, or was cancelled."""
-    result_code = getattr(error.orig, "sqlite_errorcode", None)
-
-    if result_code is not None:
-        return (result_code & 0xFF) in _LOCK_TIMEOUT_SQLITE
-
-    return sqlstate(error) in _TIMEOUT_STATES or error_code(error) in _TIMEOUT_MYSQL
 
 
 def sqlstate(error: sa_exc.DBAPIError) -> object:
