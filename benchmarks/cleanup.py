@@ -31,7 +31,7 @@ HOURS = 720
 ROWS = 1_000_000
 SMOKE_ROWS = 5_000
 ROUNDS = 5
-PATIENCE = 75
+PATIENCE = 40
 """Seconds after which no further round is begun, so that all rows are done in ten minutes."""
 
 CleanUp = c.Callable[[], None]

@@ -177,18 +177,15 @@ class busy_timeout:
     """
 
     def __init__(self, connection: sa.Connection, timeout: float) -> None:
-        self.connection = connection
-        self.timeout = timeout
+        self._driver: t.Any = connection.connection.driver_connection
+        self._milliseconds = round(timeout * 1000)
 
     def __enter__(self) -> None:
-        self._cursor = self.connection.connection.cursor()
-        self._cursor.execute("PRAGMA busy_timeout")
-        (self._previous,) = t.cast(tuple[int], self._cursor.fetchone())
-        self._cursor.execute(f"PRAGMA busy_timeout = {round(self.timeout * 1000)}")
+        (self._previous,) = self._driver.execute("PRAGMA busy_timeout").fetchone()
+        self._driver.execute(f"PRAGMA busy_timeout = {self._milliseconds}")
 
     def __exit__(self, *_: object) -> None:
-        self._cursor.execute(f"PRAGMA busy_timeout = {self._previous}")
-        self._cursor.close()
+        self._driver.execute(f"PRAGMA busy_timeout = {self._previous}")
 
 
 # ---------------------------------------------------------- MariaDB and MySQL

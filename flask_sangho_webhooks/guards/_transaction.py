@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import typing as t
 import weakref
 
 import sqlalchemy as sa
@@ -46,12 +47,10 @@ def begin_on_sqlite(connection: sa.Connection, name: str | None = None) -> None:
     savepoint is released: a rollback of the transaction around it would come too late. Without an
     isolation level, sqlite3 begins no transaction at all.
     """
-    driver = connection.connection.driver_connection
+    driver: t.Any = connection.connection.driver_connection
 
     if getattr(driver, "in_transaction", True) is False:
-        cursor = connection.connection.cursor()
-        cursor.execute("BEGIN")
-        cursor.close()
+        driver.execute("BEGIN")
 
 
 def _commits_by_itself(connection: sa.Connection) -> bool:
