@@ -140,12 +140,10 @@ def _read_body(limit: int) -> bytes:
     # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
     # body at them without a word.
     posted.max_content_length = posted.max_form_memory_size = sys.maxsize
-    promised = get_content_length(posted.environ)
-    wanted = limit + 1 if promised is None else min(promised, limit + 1)
     buffer = io.BytesIO()
 
     try:
-        buffer.writelines(_pieces(posted.stream, wanted))
+        buffer.writelines(_pieces(posted.stream, limit + 1))
 
         if buffer.tell() > limit:
             # A client that is still sending when the connection closes sees a reset in place of
@@ -161,6 +159,7 @@ def _read_body(limit: int) -> bytes:
 
     # The buffer, or what a url_value_preprocessor of the app has read and cached before.
     body = posted.get_data(cache=True)
+    promised = get_content_length(posted.environ)
 
     if len(body) > limit:
         raise _too_large(limit)
