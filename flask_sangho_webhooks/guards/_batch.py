@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
-import datetime as dt
 
 import sqlalchemy as sa
-
-from ..models import MYSQL
-from ._claim import utc_now
 
 _LEAST = 5_000
 """Records of the first batch, and of those that take long: fewer hardly take less."""
@@ -37,18 +33,6 @@ class BatchSize:
 
         factor = min(max(self.seconds / max(seconds, 0.001), 0.5), 2)
         self.now = min(max(round(self.now * factor), _LEAST), self.greatest)
-
-
-def cutoff(connection: sa.Connection, age: dt.timedelta) -> dt.datetime:
-    """The time of records of this age, as ``processed_at`` holds it."""
-    if connection.dialect.name in MYSQL:
-        # The server reckons: the session's zone may have changed its offset within the age.
-        seconds = sa.func.unix_timestamp() - int(age.total_seconds())
-        cutoff = sa.func.from_unixtime(seconds, type_=sa.TIMESTAMP())
-        return connection.execute(sa.select(cutoff)).scalar_one()
-
-    now: dt.datetime = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
-    return now - age
 
 
 @contextlib.contextmanager

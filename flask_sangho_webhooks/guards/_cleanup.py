@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from ..errors import GuardUnavailable
 from ..models import MYSQL
-from ._batch import BatchSize, cutoff, large_cache
-from ._claim import lock_wait_timeout
+from ._batch import BatchSize, large_cache
+from ._claim import lock_wait_timeout, utc_now
 from .base import Progress
 
 _T = t.TypeVar("_T")
@@ -78,7 +78,7 @@ class Cleanup:
         self.time: sa.ColumnElement[t.Any] = table.c.processed_at
 
         with begin() as connection:
-            self.cutoff = cutoff(connection, age)
+            self.cutoff = _cutoff(connection, age)
             self.sqlite = connection.dialect.name == "sqlite"
             self.postgresql = connection.dialect.name == "postgresql"
             self.mysql = connection.dialect.name in MYSQL
@@ -134,7 +134,7 @@ class Cleanup:
         while True:
             among = size.now
             keys = sa.select(event_id).where(start).order_by(event_id).offset(among - 1).limit(1)
-            bound = self._attempt(functools.partial(_scalar, keys))
+            bound = self._attempt(functools.partial(sa.Connection.scalar, statement=keys))
             part = start if bound is None else start & (event_id <= bound)
             deleted = 0
 
@@ -286,5 +286,13 @@ class Cleanup:
         raise AssertionError
 
 
-def _scalar(query: sa.Select[t.Any], connection: sa.Connection) -> t.Any:
-    return connection.execute(query).scalar()
+def _cutoff(connection: sa.Connection, age: dt.timedelta) -> dt.datetime:
+    """The time of records of this age, as ``processed_at`` holds it."""
+    if connection.dialect.name in MYSQL:
+        # The server reckons: the session's zone may have changed its offset within the age.
+        seconds = sa.func.unix_timestamp() - int(age.total_seconds())
+        cutoff = sa.func.from_unixtime(seconds, type_=sa.TIMESTAMP())
+        return connection.execute(sa.select(cutoff)).scalar_one()
+
+    now: dt.datetime = connection.execute(sa.select(utc_now(connection.dialect.name))).scalar_one()
+    return now - age
