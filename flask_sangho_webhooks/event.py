@@ -20,21 +20,6 @@ _is_id = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}}").fullmatch
 _are_both = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}} [!-~]{{1,{MAX_TYPE_LENGTH}}}").fullmatch
 
 
-class _Created:
-    """Makes the time of a parsed event when it is first asked for, which few handlers do."""
-
-    def __get__(self, event: Event | None, owner: type[Event]) -> dt.datetime | None:
-        if event is None:  # the default of the field
-            return None
-
-        members = event.__dict__
-        members["created"] = created = _timestamp(members["_created"])
-        return created
-
-
-_CREATED: t.Any = _Created()
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
     """One event of Sangho. Needs no request: workers and scripts build it the same way.
@@ -48,7 +33,7 @@ class Event:
     type: str
     """Such as ``payment_intent.succeeded``: 1 to 100 printable ASCII characters."""
 
-    created: dt.datetime | None = _CREATED
+    created: dt.datetime | None = None
     """When the event happened, in UTC. Deliveries may arrive in another order."""
 
     livemode: bool | None = None
@@ -67,7 +52,8 @@ class Event:
     """The bytes that were signed."""
 
     def __post_init__(self) -> None:
-        _check(self.id, self.type)
+        if not _is_usable(self.id, self.type):
+            raise _unusable(self.id)
 
     @property
     def object(self) -> t.Any:
@@ -87,52 +73,65 @@ class Event:
         :raises PayloadError: if the body is not a JSON object, names a member of it twice, has no
             usable ``id`` or ``type``, or has another id than the header.
         """
-        payload = _as_usual(body) or _parse(body)
-        event_id = payload.get("id", header_id)
+        members = _as_usual(body) or _parse(body)
+        event_id = members.get("id", header_id)
 
         if header_id and header_id != event_id:
             raise PayloadError("The Sangho-Event-ID header differs from the id in the body.")
 
-        event_type = payload.get("type")
-        _check(event_id, event_type)
+        event_type = members.get("type")
 
-        data = payload.get("data")
-        livemode = payload.get("livemode")
-        api_version = payload.get("api_version")
-        members: dict[str, t.Any] = {
-            "id": event_id,
-            "type": event_type,
-            "livemode": livemode if isinstance(livemode, bool) else None,
-            "api_version": api_version if isinstance(api_version, str) else None,
-            "data": data if isinstance(data, dict) else {},
-            "payload": payload,
-            "body": body,
-            "_created": payload.get("created"),
-        }
+        if not _is_usable(event_id, event_type):
+            raise _unusable(event_id)
 
         if cls is not Event:  # which may have fields and a constructor of its own
-            return cls(created=_timestamp(members.pop("_created")), **members)
+            event = Event.from_body(body, header_id)
+            names = (field.name for field in dataclasses.fields(Event))
+            return cls(**{name: getattr(event, name) for name in names})
 
         event = object.__new__(cls)
         # The constructor of a frozen dataclass takes longer for this than the signature does.
-        event.__dict__.update(members)
+        made = event.__dict__
+        made["id"] = event_id
+        made["type"] = event_type
+        made["body"] = body
+        made["_members"] = members
         return event
 
 
-def _check(event_id: t.Any, event_type: t.Any) -> None:
+class _Made:
+    """A field of a parsed event that is made when it is first asked for: handlers need few.
+
+    :param make: makes it from the event's members, which nobody else can change.
+    """
+
+    def __init__(self, name: str, make: c.Callable[[dict[str, t.Any]], object]) -> None:
+        self.name = name
+        self.make = make
+
+    def __get__(self, event: Event | None, owner: type[Event]) -> object:
+        if event is None:
+            return self
+
+        value = event.__dict__[self.name] = self.make(event.__dict__["_members"])
+        return value
+
+
+def _is_usable(event_id: t.Any, event_type: t.Any) -> bool:
     try:
-        if _are_both(event_id + " " + event_type):
-            return
+        return _are_both(event_id + " " + event_type) is not None
     except TypeError:  # one of them is no string
-        pass
+        return False
 
-    if not (isinstance(event_id, str) and _is_id(event_id)):
-        raise PayloadError(
-            "The event's id must be 1 to 50 printable ASCII characters without spaces."
-        )
 
-    raise PayloadError(
-        "The event's type must be 1 to 100 printable ASCII characters without spaces."
+def _unusable(event_id: object) -> PayloadError:
+    name, most = "id", MAX_ID_LENGTH
+
+    if isinstance(event_id, str) and _is_id(event_id):
+        name, most = "type", MAX_TYPE_LENGTH
+
+    return PayloadError(
+        f"The event's {name} must be 1 to {most} printable ASCII characters without spaces."
     )
 
 
@@ -145,6 +144,7 @@ def _as_usual(body: bytes) -> dict[str, t.Any] | None:
     try:
         before, _, value = body.decode().partition('"data":')
         head = before + '"data":0}'
+        members: dict[str, t.Any]
         members, end = _scan(head, 0)
 
         # The name is that of a member of the event if the event, closed behind it, is JSON, and it
@@ -153,11 +153,11 @@ def _as_usual(body: bytes) -> dict[str, t.Any] | None:
         if end != len(head) or members.popitem()[0] != "data" or head.count(",") != len(members):
             return None
 
-        members["data"], end = _scan(value, value.startswith(" "))
+        members["data"], end = _scan(value, value[:1] == " ")
     except (ValueError, RecursionError, StopIteration):  # the last: no value begins there
         return None
 
-    return t.cast("dict[str, t.Any]", members) if value[end:] == "}" else None
+    return members if value[end:] == "}" else None
 
 
 def _parse(body: bytes) -> dict[str, t.Any]:
@@ -204,3 +204,34 @@ def _timestamp(value: object) -> dt.datetime | None:
         return dt.datetime.fromtimestamp(value, dt.UTC)
     except (OverflowError, ValueError, OSError):
         return None
+
+
+def _created(members: dict[str, t.Any]) -> dt.datetime | None:
+    return _timestamp(members.get("created"))
+
+
+def _livemode(members: dict[str, t.Any]) -> bool | None:
+    value = members.get("livemode")
+    return value if isinstance(value, bool) else None
+
+
+def _api_version(members: dict[str, t.Any]) -> str | None:
+    value = members.get("api_version")
+    return value if isinstance(value, str) else None
+
+
+def _data(members: dict[str, t.Any]) -> dict[str, t.Any]:
+    value = members.get("data")
+    return value if isinstance(value, dict) else {}
+
+
+_MAKERS: dict[str, c.Callable[[dict[str, t.Any]], object]] = {
+    "created": _created,
+    "livemode": _livemode,
+    "api_version": _api_version,
+    "data": _data,
+    "payload": dict,
+}
+
+for _name, _make in _MAKERS.items():
+    setattr(Event, _name, _Made(_name, _make))

@@ -44,13 +44,16 @@ def verify(
     :return: the position in ``secrets`` of the first one that matched.
     :raises SignatureError: with the reason ``malformed``, ``expired`` or ``mismatch``.
     """
-    timestamp, candidates = _parse(header)
+    if usual := _is_usual(header or ""):
+        timestamp, candidates = int(usual[1]), [usual[2]]
+    else:
+        timestamp, candidates = _parse(header or "")
 
     if isinstance(secrets, str):
         secrets = (secrets,)
 
     try:
-        age = abs((time.time() if now is None else now) - float(timestamp))
+        age = abs((time.time() if now is None else float(now)) - timestamp)
     except OverflowError:
         raise SignatureError("malformed") from None
 
@@ -58,7 +61,7 @@ def verify(
         raise SignatureError("expired")
 
     # The integer is signed as it prints, not as it was written ("t=007" signs "7").
-    prefix = b"%d." % timestamp
+    message = b"%d.%b" % (timestamp, body)
     matched: int | None = None
 
     # No early exit: the time must not tell which secret or which v1 matched.
@@ -66,7 +69,7 @@ def verify(
         if not secret:
             continue
 
-        expected = _hmac(secret, prefix, body)
+        expected = _hmac(secret, message)
 
         for candidate in candidates:
             if hmac.compare_digest(expected, candidate) and matched is None:
@@ -78,12 +81,11 @@ def verify(
     return matched
 
 
-def _hmac(secret: str, prefix: bytes, body: bytes) -> str:
+def _hmac(secret: str, message: bytes) -> str:
     """HMAC-SHA256 in hexadecimal. Half of the time of ``hmac.digest`` goes into its key."""
     inner, outer = _keyed(secret)
     inner = inner.copy()
-    inner.update(prefix)
-    inner.update(body)
+    inner.update(message)
     outer = outer.copy()
     outer.update(inner.digest())
     return outer.hexdigest()
@@ -104,13 +106,8 @@ def _keyed(secret: str) -> tuple[_Hash, _Hash]:
     )
 
 
-def _parse(header: str | None) -> tuple[int, list[str]]:
+def _parse(header: str) -> tuple[int, list[str]]:
     """Split the header into its timestamp and the ``v1`` values that can be compared."""
-    header = header or ""
-
-    if usual := _is_usual(header):
-        return int(usual[1]), [usual[2]]
-
     timestamp: int | None = None
     signatures: list[str] = []
 
