@@ -12,10 +12,11 @@ import sys
 import time
 import typing as t
 
-from flask import Blueprint, current_app, Flask, g, Request, request, Response
+from flask import Blueprint, Flask, Request, Response
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wsgi import get_content_length
 
+from ._context import this_app, this_request
 from ._log import outcome_extra
 from .errors import (
     EventInProgress,
@@ -33,6 +34,7 @@ from .signature import verify
 if t.TYPE_CHECKING:
     from flask.sansio.app import App
 
+    from .config import Config
     from .extension import Endpoint, SanghoWebhooks
 
 SIGNATURE_HEADER = "Sangho-Signature"
@@ -92,28 +94,30 @@ class WebhookBlueprint(Blueprint):
 
 
 def _prepare(webhooks: SanghoWebhooks) -> None:
-    posted = _current_request()
+    posted: t.Any = this_request()
 
     if posted.method != "POST":
         return
 
     # Flask-WTF's; deliveries carry a signature in place of a token.
-    csrf: t.Any = current_app.extensions.get("csrf")
+    csrf: t.Any = this_app().extensions.get("csrf")
 
     if isinstance(getattr(csrf, "_exempt_views", None), set):
         csrf.exempt(f"{__name__}.receive")
 
     try:
-        g.sangho_body = _read_body(webhooks.endpoint().config.max_body)
+        posted.sangho_body = _read_body(posted, webhooks.endpoint().config.max_body)
     except PayloadError as error:
-        g.sangho_body = error
+        posted.sangho_body = error
 
 
 def _keep_promise(response: Response) -> Response:
     """Keep others from answering a delivery with 2xx: Sangho would take the event for processed. An
     error handler that forgets the status is enough.
     """
-    if g.pop("sangho_answered", False) or request.method != "POST":
+    posted = this_request()
+
+    if getattr(posted, "sangho_answered", False) or posted.method != "POST":
         return response
 
     if 200 <= response.status_code < 300:
@@ -128,24 +132,22 @@ def _keep_promise(response: Response) -> Response:
     return response
 
 
-def _read_body(limit: int) -> bytes:
+def _read_body(posted: Request, limit: int) -> bytes:
     """Read the raw body and leave it where the app's own functions will look for it.
 
     :param limit: greatest size in bytes.
     :raises PayloadError: ``too_large``, or ``body_unavailable`` where bytes were promised and are
         not there.
     """
-    posted = _current_request()
-
     # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
     # body at them without a word.
     posted.max_content_length = posted.max_form_memory_size = sys.maxsize
-    buffer = io.BytesIO()
+    body = b""
 
     try:
-        buffer.writelines(_pieces(posted.stream, limit + 1))
+        body = b"".join(_pieces(posted.stream, limit + 1))
 
-        if buffer.tell() > limit:
+        if len(body) > limit:
             # A client that is still sending when the connection closes sees a reset in place of
             # the answer.
             collections.deque(_pieces(posted.stream, MAX_DRAIN), maxlen=0)
@@ -154,10 +156,9 @@ def _read_body(limit: int) -> bytes:
     except Exception as error:  # each server has its own for a body that breaks off
         raise _unavailable(f"reading it failed with {type(error).__name__}. {_LOST}") from None
     finally:
-        buffer.seek(0)
-        posted.stream = buffer
+        posted.stream = io.BytesIO(body)
 
-    # The buffer, or what a url_value_preprocessor of the app has read and cached before.
+    # That, or what a url_value_preprocessor of the app has read and cached before.
     body = posted.get_data(cache=True)
     promised = get_content_length(posted.environ)
 
@@ -178,11 +179,6 @@ def _read_body(limit: int) -> bytes:
         )
 
     return body
-
-
-def _current_request() -> Request:
-    """The request itself: each use of the proxy would look it up again."""
-    return t.cast(Request, request._get_current_object())  # type: ignore[attr-defined]
 
 
 def _pieces(stream: t.IO[bytes], size: int) -> c.Iterator[bytes]:
@@ -206,7 +202,7 @@ def _receive(webhooks: SanghoWebhooks) -> Response:
     started = time.monotonic()
 
     try:
-        event = _verified_event(endpoint)
+        event = _verified_event(endpoint.config, this_request())
     except (SignatureError, PayloadError) as error:
         return _reject(webhooks, error, time.monotonic() - started)
 
@@ -218,14 +214,14 @@ def _receive(webhooks: SanghoWebhooks) -> Response:
     return _answer(*_ANSWERS[outcome])
 
 
-def _verified_event(endpoint: Endpoint) -> Event:
-    body: bytes | PayloadError = g.sangho_body
+def _verified_event(config: Config, posted: t.Any) -> Event:
+    body: bytes | PayloadError = posted.sangho_body
 
     if isinstance(body, PayloadError):
         raise body
 
     # Not its headers, which look each name up in here.
-    environ = request.environ
+    environ = posted.environ
 
     if environ.get("HTTP_CONTENT_ENCODING"):
         logger.warning(
@@ -233,7 +229,6 @@ def _verified_event(endpoint: Endpoint) -> Event:
             " compresses or decompresses requests must leave this path alone."
         )
 
-    config = endpoint.config
     position = verify(body, environ.get(_SIGNATURE), config.secrets, config.tolerance)
 
     if position > 0:
@@ -281,5 +276,5 @@ def _error(error: WebhookError) -> Response:
 
 
 def _answer(status: int, body: str) -> Response:
-    g.sangho_answered = True
-    return current_app.response_class(f"{body}\n", status, content_type="application/json")
+    t.cast(t.Any, this_request()).sangho_answered = True
+    return this_app().response_class(f"{body}\n", status, content_type="application/json")

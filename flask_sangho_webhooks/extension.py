@@ -9,9 +9,10 @@ import logging
 import time
 import typing as t
 
-from flask import current_app, Flask
+from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
+from ._context import this_app
 from ._log import outcome_extra
 from .config import Config
 from .dispatch import Callback, hold_back, HoldingBack, run_handlers
@@ -188,7 +189,7 @@ class SanghoWebhooks:
 
         :raises RuntimeError: outside an app context, or in an app it was not set up on.
         """
-        endpoint: Endpoint | None = current_app.extensions.get(EXTENSION_KEY, {}).get(self.name)
+        endpoint: Endpoint | None = this_app().extensions.get(EXTENSION_KEY, {}).get(self.name)
 
         if endpoint is None or endpoint.webhooks is not self:
             raise RuntimeError(

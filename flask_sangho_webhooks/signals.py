@@ -25,7 +25,9 @@ import logging
 import typing as t
 
 from blinker import NamedSignal, Namespace
-from flask import current_app, Flask
+from flask import Flask
+
+from ._context import this_app
 
 _signals = Namespace()
 
@@ -43,7 +45,7 @@ def send(signal: NamedSignal, **values: t.Any) -> None:
     if signal.is_muted or not signal.receivers:
         return
 
-    app = current_app._get_current_object()  # type: ignore[attr-defined]
+    app = this_app()
 
     for receiver in signal.receivers_for(app):
         call_safely(_call, app, receiver, values)

@@ -12,13 +12,13 @@ import sys
 import typing as t
 
 import pytest
-from flask import g, request
+from flask import current_app, Request
 from werkzeug.exceptions import HTTPException
 
 import flask_sangho_webhooks.blueprint
 import flask_sangho_webhooks.extension
 from flask_sangho_webhooks import Event, Outcome, RedisGuard, SQLGuard
-from flask_sangho_webhooks.extension import Endpoint
+from flask_sangho_webhooks.config import Config
 
 from .fuzz.delivery import Delivery
 from .fuzz.generate import delivery
@@ -106,13 +106,13 @@ def accept_any_age(patch: PatchAttribute) -> None:
 def read_everything(patch: PatchAttribute) -> None:
     read_body = blueprint._read_body
 
-    def read(limit: int) -> t.Any:
-        request.max_content_length = sys.maxsize
+    def read(posted: Request, limit: int) -> t.Any:
+        posted.max_content_length = sys.maxsize
 
         with contextlib.suppress(HTTPException):
-            request.stream = io.BytesIO(request.stream.read())
+            posted.stream = io.BytesIO(posted.stream.read())
 
-        return read_body(limit)
+        return read_body(posted, limit)
 
     patch(blueprint, "_read_body", read)
 
@@ -120,9 +120,10 @@ def read_everything(patch: PatchAttribute) -> None:
 def look_up_the_header_id(patch: PatchAttribute) -> None:
     verified = blueprint._verified_event
 
-    def seen_first(endpoint: Endpoint) -> t.Any:
-        endpoint.guard.seen(request.headers.get("Sangho-Event-ID", ""))
-        return verified(endpoint)
+    def seen_first(config: Config, posted: Request) -> t.Any:
+        guard = current_app.extensions["sangho_webhooks"]["sangho_webhooks"].guard
+        guard.seen(posted.headers.get("Sangho-Event-ID", ""))
+        return verified(config, posted)
 
     patch(blueprint, "_verified_event", seen_first)
 
@@ -150,9 +151,9 @@ def rewrite_the_body(patch: PatchAttribute) -> None:
 def log_the_signature(patch: PatchAttribute) -> None:
     verified = blueprint._verified_event
 
-    def verbose(endpoint: Endpoint) -> t.Any:
-        logging.getLogger("shop").info("A delivery: %s", request.headers.get("Sangho-Signature"))
-        return verified(endpoint)
+    def verbose(config: Config, posted: Request) -> t.Any:
+        logging.getLogger("shop").info("A delivery: %s", posted.headers.get("Sangho-Signature"))
+        return verified(config, posted)
 
     patch(blueprint, "_verified_event", verbose)
 
@@ -160,9 +161,9 @@ def log_the_signature(patch: PatchAttribute) -> None:
 def log_the_body(patch: PatchAttribute) -> None:
     verified = blueprint._verified_event
 
-    def verbose(endpoint: Endpoint) -> t.Any:
-        logging.getLogger("shop").info("A delivery: %s", g.sangho_body)
-        return verified(endpoint)
+    def verbose(config: Config, posted: Request) -> t.Any:
+        logging.getLogger("shop").info("A delivery: %s", posted.get_data())
+        return verified(config, posted)
 
     patch(blueprint, "_verified_event", verbose)
 

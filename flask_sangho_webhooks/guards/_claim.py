@@ -129,6 +129,7 @@ def _postgresql_statement(table: sa.Table, timeout: float) -> Insert:
         .from_select(list(row), sa.select(*row.values()).where(attempt))
         .on_conflict_do_nothing(index_elements=[table.c.event_id])
         .returning(sa.literal_column(restored))
+        .execution_options(preserve_rowcount=True)
     )
 
 
@@ -139,7 +140,7 @@ def _quote(text: str) -> str:
 def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
     claimed = execute_first(connection, _postgresql_statement(table, timeout), _parameters(event))
 
-    if claimed.row is not None:
+    if claimed.rowcount == 1:
         return Claim.OURS
 
     # Without the lock, and yet recorded: two duplicates of a processed event have met.

@@ -27,14 +27,14 @@ class Reply(t.NamedTuple):
 
     rowcount: int
     row: c.Sequence[t.Any] | None
-    """The first of the rows that the statement returns."""
+    """The first of the rows that a SELECT finds."""
 
 
 class _Text(t.NamedTuple):
     sql: str
     names: c.Sequence[str] | None
     """Of the parameters, where the driver takes them in an order."""
-    returns_rows: bool
+    is_select: bool
 
 
 def execute_first(
@@ -56,7 +56,7 @@ def execute_first(
     try:
         cursor = connection.connection.cursor()
         cursor.execute(text.sql, values)
-        return Reply(cursor.rowcount, cursor.fetchone() if text.returns_rows else None)
+        return Reply(cursor.rowcount, cursor.fetchone() if text.is_select else None)
     except driver.Error as error:
         # If the connection is lost, SQLAlchemy notices when it rolls back.
         raise sa_exc.DBAPIError.instance(
@@ -79,7 +79,9 @@ def _execute(
     connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
 ) -> Reply:
     result = connection.execute(statement, parameters)
-    return Reply(result.rowcount, result.first() if result.returns_rows else None)
+    reply = Reply(result.rowcount, result.first() if statement.is_select else None)
+    result.close()
+    return reply
 
 
 def _is_watched(connection: sa.Connection) -> bool:
@@ -91,7 +93,7 @@ def _is_watched(connection: sa.Connection) -> bool:
         or events.after_cursor_execute
         or events.before_execute
         or events.after_execute
-        or any(listener is not note_error for listener in of_dialect.handle_error)
+        or [*of_dialect.handle_error] not in ([], [note_error])
         # They may listen on the connection itself, whose own events take long to ask for.
         or events.engine_connect
         or of_dialect.do_execute
@@ -122,4 +124,4 @@ def _compile(statement: _Statement, dialect: sa.Dialect) -> _Text | None:
             return None
 
     names = compiled.positiontup if compiled.positional else None
-    return _Text(str(compiled), names, len(statement.exported_columns) > 0)
+    return _Text(str(compiled), names, statement.is_select)
