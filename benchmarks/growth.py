@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import concurrent.futures as futures
 import statistics
 import typing as t
 
@@ -25,9 +26,11 @@ NO_WAIT: dict[str, t.Any] = {"connect_args": {"options": "-c synchronous_commit=
 FILL = """
 INSERT INTO processed_webhook_events (event_id, event_type, processed_at)
 SELECT 'evt_' || md5(number::text), 'payment_intent.succeeded',
-       now() - interval '{hours} hours' * (1 - number / {size}.0)
-FROM generate_series(1, {size}) AS number
+       now() - interval '{hours} hours' * (1 - number / {size}::float8)
+FROM generate_series({first}, {last}) AS number
 """
+FILLERS = 2
+"""Connections that fill a table at the same time."""
 
 
 def claim(bench: Bench) -> list[Result]:
@@ -55,20 +58,33 @@ def claim(bench: Bench) -> list[Result]:
 def fill(url: str, size: int, hours: int = 71) -> None:
     """Put so many records into the table of processed events, spread over so many hours."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    part = size // FILLERS
 
-    with engine.connect() as connection:
-        # The indexes are built afterwards: much faster, and without holes.
-        for statement in (
-            "SET maintenance_work_mem = '512MB'",
-            "ALTER TABLE processed_webhook_events DROP CONSTRAINT processed_webhook_events_pkey",
-            "DROP INDEX idx_webhook_processed_at",
-            FILL.format(size=size, hours=hours),
-            "ALTER TABLE processed_webhook_events ADD PRIMARY KEY (event_id)",
-            "CREATE INDEX idx_webhook_processed_at ON processed_webhook_events (processed_at)",
-            "VACUUM ANALYZE processed_webhook_events",
-            "CHECKPOINT",
-        ):
-            connection.exec_driver_sql(statement)
+    def execute(*statements: str) -> None:
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    # The indexes are built afterwards: much faster, and without holes.
+    execute(
+        "ALTER TABLE processed_webhook_events DROP CONSTRAINT processed_webhook_events_pkey",
+        "DROP INDEX idx_webhook_processed_at",
+    )
+
+    with futures.ThreadPoolExecutor(FILLERS) as fillers:
+        parts = [(number * part + 1, (number + 1) * part) for number in range(FILLERS)]
+        statements = [
+            FILL.format(size=size, hours=hours, first=first, last=last) for first, last in parts
+        ]
+        list(fillers.map(execute, statements))
+
+    execute(
+        "SET maintenance_work_mem = '512MB'",
+        "ALTER TABLE processed_webhook_events ADD PRIMARY KEY (event_id)",
+        "CREATE INDEX idx_webhook_processed_at ON processed_webhook_events (processed_at)",
+        "VACUUM ANALYZE processed_webhook_events",
+        "CHECKPOINT",
+    )
 
 
 def _claims(bench: Bench, url: str, size: int) -> Work:

@@ -7,6 +7,7 @@ import cProfile
 import dataclasses
 import gc
 import io
+import math
 import pstats
 import statistics
 import time
@@ -80,6 +81,8 @@ class Bench:
     smoke: bool = False
     profiling: bool = False
     profiles: list[str] = dataclasses.field(default_factory=list)
+    ends: float = math.inf
+    """The time, by the monotonic clock, before which all rows are to be measured."""
     growth: Growth = dataclasses.field(default_factory=lambda: {"body": {}, "rows": {}})
     """What the plot shows, by what grows and whose line it is."""
 

@@ -26,7 +26,7 @@ webhooks = SanghoWebhooks(db)
 app.register_blueprint(webhooks.blueprint)
 print(time.perf_counter() - started, theirs)
 """
-PROCESSES = 5
+PROCESSES = 3
 """In a round of the time to import, of which the quickest counts: the others were disturbed."""
 
 
