@@ -177,13 +177,17 @@ class BrokenStream(io.RawIOBase):
         raise self.error
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize(
-    ("error", "name"),
-    [(ConnectionResetError(), "ClientDisconnected"), (KeyError("trailer"), "KeyError")],
+    ("error", "chunked", "name"),
+    [
+        (ConnectionResetError(), False, "ClientDisconnected"),  # Werkzeug's own
+        (ConnectionResetError(), True, "ConnectionResetError"),
+        (KeyError("trailer"), False, "KeyError"),
+        (KeyError("trailer"), True, "KeyError"),
+    ],
 )
 def test_reading_fails(
-    shop: Shop, error: Exception, name: str, chunked: bool, caplog: pytest.LogCaptureFixture
+    shop: Shop, error: Exception, chunked: bool, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.app.before_request(touch_everything)
 

@@ -125,7 +125,7 @@ class Joined:
         # Any change of an object begins a session's transaction.
         begun = [session for session in self.join.sessions if session.in_transaction()]
 
-        if any(holds_work(session) for session in begun):
+        if begun and any(holds_work(session) for session in begun):
             raise WebhookError(
                 "A handler has left work in a db.session of another scope than its own, where"
                 " nobody commits it: an async handler with a 'scopefunc' that goes by threads,"
