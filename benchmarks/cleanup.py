@@ -62,7 +62,7 @@ FILL: dict[Dialect, c.Sequence[str]] = {
 
 
 def cleanup(dialect: Dialect, bench: Bench) -> list[Result]:
-    size, quiet = (SMOKE_ROWS, 0.2) if bench.smoke else (ROWS, 1)
+    size, quiet = (SMOKE_ROWS, 0.2) if bench.smoke else (ROWS, 0.5)
     make = _maker(bench, dialect, size)
     runs: dict[str, list[tuple[float, float, float]]] = {"ours": [], "theirs": []}
     sides = {"ours": _ours, "theirs": _guides}
@@ -97,7 +97,7 @@ def cleanup(dialect: Dialect, bench: Bench) -> list[Result]:
             ours=longest,
             theirs=their_longest,
             floor=undisturbed,
-            floor_is="longest delivery of a second without a cleanup",
+            floor_is="longest delivery of half a second without a cleanup",
         ),
         Result(
             work=f"{name}: total time",

@@ -91,7 +91,7 @@ class Bench:
         sides: c.Mapping[str, Work],
         *,
         units: int,
-        seconds: float = 1,
+        seconds: float = 0.6,
         clock: c.Callable[[], float] = time.perf_counter,
     ) -> dict[str, list[float]]:
         """Time the sides in turn, block by block.
