@@ -499,6 +499,18 @@ def test_before_request_that_answers(granting_shop: Shop, kept_promise: KeptProm
     assert nothing_happened(granting_shop)
 
 
+def test_promise_of_each_delivery_in_one_app_context(
+    granting_shop: Shop, kept_promise: KeptPromise
+) -> None:
+    with granting_shop.app.app_context():
+        assert granting_shop.deliver().status_code == 200
+
+        granting_shop.app.before_request_funcs[None] = [lambda: "closed for maintenance"]
+        kept_promise(granting_shop.deliver("evt_2"))
+
+    assert granting_shop.recorded() == ["evt_1"]
+
+
 def test_before_request_that_refuses(granting_shop: Shop) -> None:
     granting_shop.app.before_request(lambda: ("closed for maintenance", 503))
 

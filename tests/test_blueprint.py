@@ -260,6 +260,15 @@ def test_url_value_preprocessor_has_cached_the_body(shop: Shop, chunked: bool) -
     assert answer(post(shop, event_body(), chunked=chunked)) == RECEIVED
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_url_value_preprocessor_has_replaced_the_stream(shop: Shop, chunked: bool) -> None:
+    @shop.app.url_value_preprocessor
+    def replace(endpoint: str | None, values: dict[str, t.Any] | None) -> None:
+        request.stream = io.BytesIO(request.stream.read())
+
+    assert answer(post(shop, event_body(), chunked=chunked)) == RECEIVED
+
+
 # ------------------------------------------------------- functions of the app around it
 
 

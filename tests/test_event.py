@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc as c
 import copy
 import dataclasses
 import datetime as dt
@@ -364,12 +365,33 @@ def test_events_are_told_apart_in_order_of_creation() -> None:
     assert older.created < newer.created
 
 
-def test_created_does_not_follow_the_payload() -> None:
-    event = Event.from_body(event_body())
+NAMES = [field.name for field in dataclasses.fields(Event)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_field_follows_the_payload(name: str) -> None:
+    event, untouched = (Event.from_body(event_body()) for _ in range(2))
     event.payload.clear()
 
-    assert event.created == dt.datetime(2026, 5, 28, 20, 28, 20, tzinfo=dt.UTC)
-    assert event.created is event.created
+    assert getattr(event, name) == ({} if name == "payload" else getattr(untouched, name))
+    assert getattr(event, name) is getattr(event, name)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.copy,
+        dataclasses.replace,
+        lambda event: Event(**{name: getattr(event, name) for name in NAMES}),
+    ],
+    ids=["copy", "replace", "constructor"],
+)
+def test_copy_has_every_field(copied: c.Callable[[Event], Event]) -> None:
+    event = Event.from_body(event_body())
+    other = copied(Event.from_body(event_body()))
+
+    assert other == event
+    assert all(getattr(other, name) == getattr(event, name) for name in NAMES)
 
 
 @pytest.mark.parametrize("name", ["id", "type", "created", "data", "body", "note"])
