@@ -142,10 +142,11 @@ def _read_body(posted: Request, limit: int) -> bytes:
     # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
     # body at them without a word.
     posted.max_content_length = posted.max_form_memory_size = sys.maxsize
+    promised = get_content_length(posted.environ)
     body = b""
 
     try:
-        stream = _stream(posted)
+        stream = _stream(posted, promised or 0)
         body = b"".join(_pieces(stream, limit + 1))
 
         if len(body) > limit:
@@ -161,7 +162,6 @@ def _read_body(posted: Request, limit: int) -> bytes:
 
     # That, or what a url_value_preprocessor of the app has read and cached before.
     body = posted.get_data(cache=True)
-    promised = get_content_length(posted.environ)
 
     if len(body) > limit:
         raise _too_large(limit)
@@ -182,11 +182,21 @@ def _read_body(posted: Request, limit: int) -> bytes:
     return body
 
 
-def _stream(posted: Request) -> t.IO[bytes]:
-    """The body's stream, which ends with the body."""
+def _stream(posted: Request, promised: int) -> t.IO[bytes]:
+    """The body's stream, which ends with the body.
+
+    :param promised: size in bytes, or 0.
+    :raises RequestEntityTooLarge: if it is greater than that of anything.
+    """
     # Without Werkzeug's limit, which the server spares us, unless it is in use already.
-    is_safe = "wsgi.input_terminated" in posted.environ and "stream" not in posted.__dict__
-    return posted.input_stream if is_safe else posted.stream
+    if (
+        "wsgi.input_terminated" in posted.environ
+        and "stream" not in posted.__dict__
+        and promised <= sys.maxsize
+    ):
+        return posted.input_stream
+
+    return posted.stream
 
 
 def _pieces(stream: t.IO[bytes], size: int) -> c.Iterator[bytes]:
