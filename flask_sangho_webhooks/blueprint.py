@@ -117,7 +117,8 @@ def _keep_promise(response: Response) -> Response:
     """
     posted = this_request()
 
-    if getattr(posted, "sangho_answered", False) or posted.method != "POST":
+    # Once only: if another function after the request fails, an error handler answers anew.
+    if posted.__dict__.pop("sangho_answered", False) or posted.method != "POST":
         return response
 
     if 200 <= response.status_code < 300:
@@ -139,8 +140,7 @@ def _read_body(posted: Request, limit: int) -> bytes:
     :raises PayloadError: ``too_large``, or ``body_unavailable`` where bytes were promised and are
         not there.
     """
-    # The bound is here. The app's own are for its own routes, and Werkzeug would cut a chunked
-    # body at them without a word.
+    # The bound is here. The app's own are for its own routes.
     posted.max_content_length = posted.max_form_memory_size = sys.maxsize
     promised = get_content_length(posted.environ)
     body = b""
@@ -160,7 +160,7 @@ def _read_body(posted: Request, limit: int) -> bytes:
     finally:
         posted.stream = io.BytesIO(body)
 
-    # That, or what a url_value_preprocessor of the app has read and cached before.
+    # The new stream, or what a url_value_preprocessor of the app has read and cached before.
     body = posted.get_data(cache=True)
 
     if len(body) > limit:
@@ -188,15 +188,11 @@ def _stream(posted: Request, promised: int) -> t.IO[bytes]:
     :param promised: size in bytes, or 0.
     :raises RequestEntityTooLarge: if it is greater than that of anything.
     """
-    # Without Werkzeug's limit, which the server spares us, unless it is in use already.
-    if (
-        "wsgi.input_terminated" in posted.environ
-        and "stream" not in posted.__dict__
-        and promised <= sys.maxsize
-    ):
-        return posted.input_stream
-
-    return posted.stream
+    # Where the server ends it, nothing of Werkzeug's is needed around it. The app may have put
+    # something else in its place.
+    is_untouched = "stream" not in posted.__dict__ and type(posted).stream is Request.stream
+    ends_itself = "wsgi.input_terminated" in posted.environ and promised <= sys.maxsize
+    return posted.input_stream if is_untouched and ends_itself else posted.stream
 
 
 def _pieces(stream: t.IO[bytes], size: int) -> c.Iterator[bytes]:

@@ -24,6 +24,8 @@ _are_both = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}} [!-~]{{1,{MAX_TYPE_LENGTH}}}
 class Event:
     """One event of Sangho. Needs no request: workers and scripts build it the same way.
 
+    A parsed event makes most of its fields when they are asked for (``_MAKERS`` below).
+
     :raises PayloadError: if ``id`` or ``type`` cannot be an event's.
     """
 
@@ -102,19 +104,26 @@ class Event:
 class _Made:
     """A field of a parsed event that is made when it is first asked for: handlers need few.
 
-    :param make: makes it from the event's members, which nobody else can change.
+    :param make: makes it from the event's members.
+    :param default: of the field, which the class has in a dataclass.
     """
 
-    def __init__(self, name: str, make: c.Callable[[dict[str, t.Any]], object]) -> None:
+    def __init__(
+        self, name: str, make: c.Callable[[dict[str, t.Any]], object], default: object
+    ) -> None:
         self.name = name
         self.make = make
+        self.default = default
 
     def __get__(self, event: Event | None, owner: type[Event]) -> object:
-        if event is None:
-            return self
+        if event is not None:
+            # The first one counts, if several threads ask at the same time.
+            return event.__dict__.setdefault(self.name, self.make(event.__dict__["_members"]))
 
-        value = event.__dict__[self.name] = self.make(event.__dict__["_members"])
-        return value
+        if self.default is dataclasses.MISSING:
+            raise AttributeError(self.name)
+
+        return self.default
 
 
 def _is_usable(event_id: t.Any, event_type: t.Any) -> bool:
@@ -234,4 +243,4 @@ _MAKERS: dict[str, c.Callable[[dict[str, t.Any]], object]] = {
 }
 
 for _name, _make in _MAKERS.items():
-    setattr(Event, _name, _Made(_name, _make))
+    setattr(Event, _name, _Made(_name, _make, getattr(Event, _name, dataclasses.MISSING)))

@@ -511,6 +511,21 @@ def test_promise_of_each_delivery_in_one_app_context(
     assert granting_shop.recorded() == ["evt_1"]
 
 
+def test_answer_in_place_of_one_that_was_lost(sqlite_shop: Shop, kept_promise: KeptPromise) -> None:
+    def later(event: Event) -> None:
+        raise RetryLater(5)
+
+    def fail(response: Response) -> Response:
+        raise Bug
+
+    sqlite_shop.app.after_request(fail)
+    sqlite_shop.app.register_error_handler(500, lambda error: "sorry")
+    sqlite_shop.app.logger.disabled = True
+
+    kept_promise(deliver_to(sqlite_shop, later))
+    assert nothing_happened(sqlite_shop)
+
+
 def test_before_request_that_refuses(granting_shop: Shop) -> None:
     granting_shop.app.before_request(lambda: ("closed for maintenance", 503))
 

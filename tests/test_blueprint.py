@@ -10,10 +10,11 @@ import logging
 import typing as t
 
 import pytest
-from flask import Blueprint, Flask, request
+from flask import Blueprint, Flask, Request, request
 from flask_sqlalchemy import SQLAlchemy
 from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
 from werkzeug.test import run_wsgi_app, TestResponse
+from werkzeug.utils import cached_property
 
 from flask_sangho_webhooks import Event, SanghoWebhooks
 from flask_sangho_webhooks.testing import sign
@@ -269,6 +270,23 @@ def test_url_value_preprocessor_has_replaced_the_stream(shop: Shop, chunked: boo
         request.stream = io.BytesIO(request.stream.read())
 
     assert answer(post(shop, event_body(), chunked=chunked)) == RECEIVED
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_request_class_with_a_stream_of_its_own(shop: Shop, chunked: bool) -> None:
+    class Reversed(Request):
+        @cached_property
+        def stream(self) -> t.IO[bytes]:
+            return io.BytesIO(self.input_stream.read()[::-1])
+
+    shop.app.request_class = Reversed
+    body = event_body()
+
+    headers = {"Sangho-Signature": sign(body, SECRET)}
+
+    response = post(shop, body[::-1], chunked=chunked, headers=headers)
+
+    assert answer(response) == RECEIVED
 
 
 # ------------------------------------------------------- functions of the app around it

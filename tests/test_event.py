@@ -394,6 +394,19 @@ def test_copy_has_every_field(copied: c.Callable[[Event], Event]) -> None:
     assert all(getattr(other, name) == getattr(event, name) for name in NAMES)
 
 
+def test_subclass_that_narrows_fields() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Paid(Event):
+        created: dt.datetime | None
+        data: dict[str, t.Any]
+
+    assert Paid(id="evt_1", type=TYPE, data={}).created is None  # type: ignore[call-arg]
+    assert Paid.from_body(event_body()).data == Event.from_body(event_body()).data
+
+    with pytest.raises(TypeError, match="'data'"):
+        Paid(id="evt_1", type=TYPE)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("name", ["id", "type", "created", "data", "body", "note"])
 def test_event_is_frozen(name: str) -> None:
     event = Event.from_body(event_body())

@@ -93,7 +93,7 @@ def _is_watched(connection: sa.Connection) -> bool:
         or events.after_cursor_execute
         or events.before_execute
         or events.after_execute
-        or [*of_dialect.handle_error] not in ([], [note_error])
+        or set(of_dialect.handle_error) - {note_error}
         # They may listen on the connection itself, whose own events take long to ask for.
         or events.engine_connect
         or of_dialect.do_execute
