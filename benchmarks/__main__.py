@@ -23,7 +23,7 @@ SECONDS = 590
 @click.command()
 @click.option("--smoke", is_flag=True, help="See that every row runs, in little time, on little.")
 @click.option("--only", multiple=True, type=click.Choice(list(ROWS)), help="Measure these rows.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True)
 @click.option(
     "--profile",
     type=click.Choice([name for name in ROWS if name not in UNPROFILED]),

@@ -181,7 +181,7 @@ def _filled(bench: Bench, dialect: Dialect, size: int) -> str:
     url = _empty(bench, dialect)
 
     if dialect == "postgresql":
-        growth.fill(url, size, HOURS)
+        growth.fill(url, size, HOURS, growth.RANDOM_ID)
     else:
         _execute(url, *FILL[dialect], size=size, seconds=HOURS * 3600)
 
