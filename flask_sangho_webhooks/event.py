@@ -24,8 +24,6 @@ _are_both = re.compile(f"[!-~]{{1,{MAX_ID_LENGTH}}} [!-~]{{1,{MAX_TYPE_LENGTH}}}
 class Event:
     """One event of Sangho. Needs no request: workers and scripts build it the same way.
 
-    A parsed event makes most of its fields when they are asked for (``_MAKERS`` below).
-
     :raises PayloadError: if ``id`` or ``type`` cannot be an event's.
     """
 
@@ -34,6 +32,8 @@ class Event:
 
     type: str
     """Such as ``payment_intent.succeeded``: 1 to 100 printable ASCII characters."""
+
+    # A parsed event makes these, all but the last, when they are asked for: _MAKERS below.
 
     created: dt.datetime | None = None
     """When the event happened, in UTC. Deliveries may arrive in another order."""

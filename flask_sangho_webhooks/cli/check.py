@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import collections.abc as c
 import dataclasses
-import typing as t
 
 import click
-from flask import current_app, Flask, has_app_context
+from flask import Flask, has_app_context
 from flask.cli import ScriptInfo
 
+from .._context import this_app
 from ..checks import check_app
 from ..checks.routes import urls
 from ..errors import ConfigError
@@ -58,8 +58,7 @@ def check(context: click.Context, strict: bool, as_json: bool, name: str | None)
 
 def _load(context: click.Context) -> Flask:
     if has_app_context():
-        app: Flask = t.cast(t.Any, current_app)._get_current_object()
-        return app
+        return this_app()
 
     return context.ensure_object(ScriptInfo).load_app()
 

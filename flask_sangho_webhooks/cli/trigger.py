@@ -10,8 +10,9 @@ import typing as t
 import urllib.parse
 
 import click
-from flask import current_app, Flask
+from flask import Flask
 
+from .._context import this_app
 from ..errors import PayloadError
 from ..event import Event
 from ..event_types import KNOWN_TYPES
@@ -139,7 +140,7 @@ def trigger(
 
     Each answer is printed. The exit code is 1 if one of them is not a 2xx of the endpoint itself.
     """
-    app = current_app._get_current_object()  # type: ignore[attr-defined]
+    app = this_app()
     endpoint = find_endpoint(app) if name is None else endpoints(name)[0]
     event = _build(event_type, data, event_id)
     key = endpoint.config.secrets[0] if secret is None else secret.strip()
