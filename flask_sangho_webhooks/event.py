@@ -75,6 +75,11 @@ class Event:
         :raises PayloadError: if the body is not a JSON object, names a member of it twice, has no
             usable ``id`` or ``type``, or has another id than the header.
         """
+        if cls is not Event:  # which may have fields and a constructor of its own
+            event = Event.from_body(body, header_id)
+            names = (field.name for field in dataclasses.fields(Event))
+            return cls(**{name: getattr(event, name) for name in names})
+
         members = _as_usual(body) or _parse(body)
         event_id = members.get("id", header_id)
 
@@ -85,11 +90,6 @@ class Event:
 
         if not _is_usable(event_id, event_type):
             raise _unusable(event_id)
-
-        if cls is not Event:  # which may have fields and a constructor of its own
-            event = Event.from_body(body, header_id)
-            names = (field.name for field in dataclasses.fields(Event))
-            return cls(**{name: getattr(event, name) for name in names})
 
         event = object.__new__(cls)
         # The constructor of a frozen dataclass takes longer for this than the signature does.
