@@ -19,7 +19,7 @@ from sqlalchemy.sql.expression import Insert
 
 from ..event import Event
 from ._conflict import means_duplicate, select_id
-from ._driver import execute_first
+from ._driver import execute_first, Found, milliseconds
 from ._transient import error_code, LOCK_WAIT_TIMEOUT
 
 
@@ -89,9 +89,9 @@ def _parameters(event: Event) -> dict[str, str]:
 # ------------------------------------------------------------------ PostgreSQL
 
 
-@functools.lru_cache(maxsize=64)
-def _postgresql_statement(table: sa.Table, timeout: float) -> Insert:
-    r"""Attempt and claim in one round trip.
+@functools.cache
+def _postgresql_statement(table: sa.Table, *, sets_back: bool = False) -> Insert:
+    r"""Attempt and claim.
 
     A plain insert of an id that another transaction has inserted waits until that one ends, and a
     worker with it. An advisory lock of the transaction says at once that the id is taken:
@@ -106,36 +106,42 @@ def _postgresql_statement(table: sa.Table, timeout: float) -> Insert:
     ====================================  ==========================================
 
     The insert can still wait for a row that someone else inserts without the lock, such as the
-    code that this extension replaces. ``lock_timeout`` bounds that. It is set before the insert
-    runs, since CASE has an order, and ``sangho.…`` keeps what it was. The source has a second row,
-    which is never inserted: PostgreSQL reads it when it is done with the first, and sets the
-    timeout back. (RETURNING would do that as well, but a row to return takes longer.) All of it in
-    one query with common table expressions, and a look at the table for a duplicate besides, takes
-    the server half as long again.
+    code that this extension replaces, or for a lock on the table. ``lock_timeout`` bounds that.
+
+    :param sets_back: whether a row that is inserted sets the timeout back to what
+        :func:`_limit_statement` has kept. If there is none, a rollback follows.
     """
     from sqlalchemy.dialects import postgresql
 
     row = _row(table, "postgresql")
-    lock = sa.literal_column(_quote(lock_name(table, "")), sa.String) + row["event_id"]
-    milliseconds = max(1, round(timeout * 1000))
     # What does not change is no parameter: each one takes the driver time.
-    kept = "set_config('sangho.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL"
-    limited = f"set_config('lock_timeout', '{milliseconds}ms', true) IS NOT NULL"
+    lock = sa.literal_column(_quote(lock_name(table, "")), sa.String) + row["event_id"]
     locked = sa.func.pg_try_advisory_xact_lock(
         sa.func.hashtextextended(lock, sa.literal_column("0")), type_=sa.Boolean
     )
-    attempt = sa.case((sa.literal_column(kept), sa.literal_column(limited, sa.Boolean) & locked))
-    restored = "set_config('lock_timeout', current_setting('sangho.lock_timeout'), true) IS NULL"
-    is_first = sa.column("is_first", sa.Boolean)
-    steps = sa.values(is_first, name="steps", literal_binds=True).data([(True,), (False,)])
-    source = sa.select(*row.values()).select_from(steps)
-    step = sa.case((is_first, attempt), else_=sa.literal_column(restored, sa.Boolean))
-    return (
+    insert = (
         postgresql.insert(table)
-        .from_select(list(row), source.where(step))
+        .from_select(list(row), sa.select(*row.values()).where(locked))
         .on_conflict_do_nothing(index_elements=[table.c.event_id])
         .execution_options(preserve_rowcount=True)
     )
+
+    if not sets_back:
+        return insert
+
+    setting = "set_config('lock_timeout', current_setting('sangho.lock_timeout'), true)"
+    return insert.returning(sa.literal_column(setting))
+
+
+@functools.lru_cache(maxsize=64)
+def _limit_statement(timeout: float) -> sa.Select[t.Any]:
+    """Keep ``lock_timeout``, and then set it for the claim.
+
+    :param timeout: in seconds.
+    """
+    keep = "set_config('sangho.lock_timeout', current_setting('lock_timeout'), true)"
+    limit = f"set_config('lock_timeout', '{milliseconds(timeout)}', true)"
+    return sa.select(sa.literal_column(keep)).add_columns(sa.literal_column(limit))
 
 
 def _quote(text: str) -> str:
@@ -143,15 +149,38 @@ def _quote(text: str) -> str:
 
 
 def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
-    claimed = execute_first(connection, _postgresql_statement(table, timeout), _parameters(event))
+    parameters, select = _parameters(event), select_id(table)
+    found: Found | None = None
 
-    if claimed.rowcount == 1:
+    if connection.dialect.driver == "psycopg":
+        from ._psycopg import insert_or_find
+
+        insert = _postgresql_statement(table)
+        found = insert_or_find(connection, insert, select, parameters, timeout)
+
+    if found is None:
+        insert = _postgresql_statement(table, sets_back=True)
+        execute_first(connection, _limit_statement(timeout), {})
+        found = _insert_or_find(connection, insert, select, parameters)
+
+    if found.is_inserted:
         return Claim.OURS
 
     # Without the lock, and yet recorded: two duplicates of a processed event have met.
-    found = execute_first(connection, select_id(table), {"event_id": event.id}).row
-    is_recorded = found is not None and found[0] == event.id
-    return Claim.DUPLICATE if is_recorded else Claim.IN_PROGRESS
+    return Claim.DUPLICATE if found.event_id == event.id else Claim.IN_PROGRESS
+
+
+def _insert_or_find(
+    connection: sa.Connection,
+    insert: Insert,
+    select: sa.Select[t.Any],
+    parameters: c.Mapping[str, str],
+) -> Found:
+    if execute_first(connection, insert, parameters).rowcount == 1:
+        return Found(is_inserted=True)
+
+    row = execute_first(connection, select, {"event_id": parameters["event_id"]}).row
+    return Found(is_inserted=False, event_id=None if row is None else row[0])
 
 
 # ---------------------------------------------------------------------- SQLite

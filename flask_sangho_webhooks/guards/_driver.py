@@ -1,8 +1,8 @@
-"""The first statement of a delivery's transaction, executed over the driver's own cursor.
+"""The first statements of a delivery's transaction, executed over the driver's own cursor.
 
 SQLAlchemy takes about as long to execute a statement as a database nearby does. It still compiles
-this one, once, and whoever watches what the engine executes (a log, a tracer, recorded queries)
-misses nothing: then SQLAlchemy executes it.
+these, once, and whoever watches what the engine executes (a log, a tracer, recorded queries) misses
+nothing: then SQLAlchemy executes them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from ._join import note_error
 
 _Statement = sa.Insert | sa.Select[t.Any]
+_R = t.TypeVar("_R")
 
 
 class Reply(t.NamedTuple):
@@ -30,7 +31,17 @@ class Reply(t.NamedTuple):
     """The first of the rows that a SELECT finds."""
 
 
-class _Text(t.NamedTuple):
+class Found(t.NamedTuple):
+    """What an attempt to insert an id has come to."""
+
+    is_inserted: bool
+    event_id: str | None = None
+    """What is there in its place."""
+
+
+class Text(t.NamedTuple):
+    """A statement as the driver takes it."""
+
     sql: str
     names: c.Sequence[str] | None
     """Of the parameters, where the driver takes them in an order."""
@@ -40,27 +51,40 @@ class _Text(t.NamedTuple):
 def execute_first(
     connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
 ) -> Reply:
-    """Execute the first statement of a transaction, or the second.
+    """Execute one of the first statements of a transaction.
 
     :raises sqlalchemy.exc.DBAPIError: what the database says.
     """
-    text = None if _is_watched(connection) else _compile(statement, connection.dialect)
+    text = plain_text(connection, statement)
 
     if text is None:
         return _execute(connection, statement, parameters)
 
-    values = parameters if text.names is None else [parameters[name] for name in text.names]
+    execute = functools.partial(_over_cursor, connection, text, parameters)
+    return call_driver(connection, text.sql, execute)
+
+
+def milliseconds(timeout: float) -> str:
+    """PostgreSQL's way to write it.
+
+    :param timeout: in seconds.
+    """
+    return f"{max(1, round(timeout * 1000))}ms"
+
+
+def call_driver(connection: sa.Connection, sql: str, function: c.Callable[[], _R]) -> _R:
+    """Call a function that executes something over the driver.
+
+    :raises sqlalchemy.exc.DBAPIError: what the database says.
+    """
     driver = connection.dialect.loaded_dbapi
-    cursor: t.Any = None
 
     try:
-        cursor = connection.connection.cursor()
-        cursor.execute(text.sql, values)
-        return Reply(cursor.rowcount, cursor.fetchone() if text.is_select else None)
+        return function()
     except driver.Error as error:
         # If the connection is lost, SQLAlchemy notices when it rolls back.
         raise sa_exc.DBAPIError.instance(
-            text.sql, None, error, driver.Error, hide_parameters=True, dialect=connection.dialect
+            sql, None, error, driver.Error, hide_parameters=True, dialect=connection.dialect
         ) from error
     except BaseException as interruption:
         # As SQLAlchemy does. The reply may yet come, and would be taken for that to the next
@@ -69,10 +93,25 @@ def execute_first(
             connection.invalidate()
 
         raise
-    finally:
-        if cursor is not None:
-            with contextlib.suppress(driver.Error):
-                cursor.close()
+
+
+def _over_cursor(connection: sa.Connection, text: Text, parameters: c.Mapping[str, str]) -> Reply:
+    values = parameters if text.names is None else [parameters[name] for name in text.names]
+    driver = connection.dialect.loaded_dbapi
+    cursor: t.Any = connection.connection.cursor()
+
+    # Not closed after an interruption: that waits for the rest of the reply.
+    try:
+        cursor.execute(text.sql, values)
+        reply = Reply(cursor.rowcount, cursor.fetchone() if text.is_select else None)
+    except driver.Error:
+        with contextlib.suppress(driver.Error):
+            cursor.close()
+
+        raise
+
+    cursor.close()
+    return reply
 
 
 def _execute(
@@ -82,6 +121,11 @@ def _execute(
     reply = Reply(result.rowcount, result.first() if statement.is_select else None)
     result.close()
     return reply
+
+
+def plain_text(connection: sa.Connection, statement: _Statement) -> Text | None:
+    """The text of a statement, unless it takes SQLAlchemy to execute it."""
+    return None if _is_watched(connection) else _compile(statement, connection.dialect)
 
 
 def _is_watched(connection: sa.Connection) -> bool:
@@ -106,7 +150,7 @@ def _is_watched(connection: sa.Connection) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _compile(statement: _Statement, dialect: sa.Dialect) -> _Text | None:
+def _compile(statement: _Statement, dialect: sa.Dialect) -> Text | None:
     """The text of a statement, if nothing but its named parameters has to be filled in, as they
     are.
     """
@@ -124,4 +168,4 @@ def _compile(statement: _Statement, dialect: sa.Dialect) -> _Text | None:
             return None
 
     names = compiled.positiontup if compiled.positional else None
-    return _Text(str(compiled), names, statement.is_select)
+    return Text(str(compiled), names, statement.is_select)

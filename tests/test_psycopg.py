@@ -1,0 +1,224 @@
+"""PostgreSQL's drivers. With psycopg the claim is one round trip, with the same answers, in a
+transaction as psycopg would begin it; with others, and for those who watch, it is several.
+"""
+
+from __future__ import annotations
+
+import collections.abc as c
+import time
+import typing as t
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+import sqlalchemy.orm as sa_orm
+
+from flask_sangho_webhooks import Event, ProcessedWebhookEventMixin, SanghoWebhooks
+
+from .support import SECRET, Shop, TYPE
+
+TABLE = "processed_webhook_events"
+DUPLICATE = {"received": True, "duplicate": True}
+
+
+@pytest.fixture(params=["psycopg", "psycopg2", "watched"])
+def shop(request: pytest.FixtureRequest, postgresql_url: str) -> c.Iterator[Shop]:
+    """A shop that reaches its database in one way or another."""
+    driver = "psycopg" if request.param == "watched" else request.param
+    url = sa.make_url(postgresql_url).set(drivername=f"postgresql+{driver}")
+    config = {"SANGHO_WEBHOOK_LOCK_TIMEOUT": 0.3}
+    shop = Shop(url.render_as_string(hide_password=False), config=config)
+
+    if request.param == "watched":
+        with shop.app.app_context():
+            sa.event.listen(shop.db.engine, "after_cursor_execute", lambda *_: None)
+
+    with shop:
+        yield shop
+
+
+def set_default(shop: Shop, setting: str, value: str) -> None:
+    """Set what a setting is on the connections to come."""
+    name = sa.make_url(shop.url).database
+
+    with shop._observer.begin() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {name} SET {setting} = {value}")
+
+    with shop.app.app_context():
+        shop.db.engine.dispose()
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What psycopg has waited for the server to answer."""
+    waited: list[str] = []
+    wait = psycopg.Connection.wait
+
+    def noting(generator: t.Any) -> c.Generator[t.Any, t.Any, t.Any]:
+        try:
+            state = generator.send(None)
+            waited.append(str(generator))
+
+            while True:
+                state = generator.send((yield state))
+        except StopIteration as end:
+            return end.value
+
+    def noted(self: t.Any, generator: t.Any, *args: t.Any, **options: t.Any) -> t.Any:
+        return wait(self, noting(generator), *args, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "wait", noted)
+    return waited
+
+
+def test_round_trips(postgresql_shop: Shop, trips: list[str]) -> None:
+    """The claim, the handler's insert and COMMIT. For a duplicate, the claim, and then a look at
+    the table that rolls back.
+    """
+    shop = postgresql_shop
+    shop.webhooks.on(TYPE)(lambda event: shop.grant(event.id))
+    shop.deliver("evt_0")
+
+    for answer, number in (({"received": True}, 3), (DUPLICATE, 2)):
+        trips.clear()
+        assert shop.deliver().json == answer
+        assert len(trips) == number, trips
+
+
+@pytest.mark.parametrize("standard", ["on", "off"])
+def test_odd_ids(shop: Shop, standard: str) -> None:
+    """Any printable character may be in an id. The server may take a backslash for an escape."""
+    ids = ["it's", "a\\", "\\');DROP_TABLE_grant;--", "100%", "%(event_id)s", "%s", '"', "$1", ";"]
+    set_default(shop, "standard_conforming_strings", standard)
+    shop.webhooks.on("*")(lambda event: shop.grant(event.id))
+
+    for event_id in ids:
+        assert shop.deliver(event_id, "it's.100%\\").json == {"received": True}
+        assert shop.deliver(event_id, "it's.100%\\").json == DUPLICATE
+
+    assert sorted(shop.recorded()) == sorted(shop.grants()) == sorted(ids)
+
+    with shop._observer.connect() as connection:
+        types = connection.exec_driver_sql(f"SELECT DISTINCT event_type FROM {TABLE}").all()
+
+    assert [tuple(row) for row in types] == [("it's.100%\\",)]
+
+
+def test_name_of_the_table_in_the_clients_encoding(postgresql_url: str) -> None:
+    options = {"connect_args": {"client_encoding": "LATIN1"}}
+    config = {"SQLALCHEMY_ENGINE_OPTIONS": options, "SANGHO_OTHER_SECRET": SECRET}
+    shop = Shop(postgresql_url, config=config)
+
+    class Delivered(ProcessedWebhookEventMixin, shop.db.Model):  # type: ignore[name-defined, misc]
+        __tablename__ = "événements"
+        event_id: sa_orm.Mapped[str] = sa_orm.mapped_column(sa.String(50), primary_key=True)
+
+    other = SanghoWebhooks(
+        shop.db, name="other", path="/other", model=Delivered, config_prefix="SANGHO_OTHER_"
+    )
+    other.on(TYPE)(lambda event: shop.grant(event.id))
+    shop.app.register_blueprint(other.blueprint)
+
+    with shop:
+        assert shop.deliver(path="/other").json == {"received": True}
+        assert shop.deliver(path="/other").json == DUPLICATE
+
+
+def shown(shop: Shop, setting: str) -> list[str]:
+    """What a setting is in the handler, delivery by delivery."""
+    seen: list[str] = []
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        seen.append(shop.db.session.scalar(sa.text(f"SHOW {setting}")))
+
+    return seen
+
+
+def test_lock_timeout_that_changes_between_two_deliveries(shop: Shop) -> None:
+    """We set it back to what it was at the delivery before, which may not be what it is."""
+    seen = shown(shop, "lock_timeout")
+    values = ["7s", "7s", "8s", "0", "9s"]
+
+    for number, value in enumerate(values):
+        with shop.app.app_context():
+            shop.db.session.execute(sa.text(f"SET lock_timeout = '{value}'"))
+            shop.db.session.commit()
+
+        assert shop.deliver(f"evt_{number}").json == {"received": True}
+        assert shop.deliver(f"evt_{number}").json == DUPLICATE
+
+        with shop.app.app_context():
+            assert shop.db.session.scalar(sa.text("SHOW lock_timeout")) == value
+
+    assert seen == values
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "setting", "expected"),
+    [
+        (
+            "isolation_level",
+            psycopg.IsolationLevel.REPEATABLE_READ,
+            "transaction_isolation",
+            "repeatable read",
+        ),
+        ("read_only", False, "transaction_read_only", "off"),
+        ("deferrable", True, "transaction_deferrable", "on"),
+    ],
+)
+def test_transaction_is_as_the_connection_wants_it(
+    postgresql_url: str, attribute: str, value: object, setting: str, expected: str
+) -> None:
+    options = {"connect_args": {"options": "-c default_transaction_read_only=on"}}
+
+    with Shop(postgresql_url):
+        pass  # the tables are there
+
+    shop = Shop(
+        postgresql_url,
+        config={"SQLALCHEMY_ENGINE_OPTIONS": options if attribute == "read_only" else {}},
+    )
+    seen = shown(shop, setting)
+
+    with shop.app.app_context():
+        engine = shop.db.engine
+        sa.event.listen(engine, "connect", lambda driver, _: setattr(driver, attribute, value))
+        assert shop.deliver().json == {"received": True}
+        assert shop.deliver().json == DUPLICATE
+        engine.dispose()
+
+    assert seen == [expected]
+
+
+def test_transaction_that_a_listener_has_begun(postgresql_shop: Shop) -> None:
+    shop = postgresql_shop
+    seen = shown(shop, "lock_timeout")
+    notices: list[object] = []
+
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '6s'")
+        driver: t.Any = connection.connection.driver_connection
+        driver.add_notice_handler(notices.append)
+
+    with shop.app.app_context():
+        sa.event.listen(shop.db.engine, "begin", begin)
+
+    assert shop.deliver().json == {"received": True}
+    assert shop.deliver().json == DUPLICATE
+    assert seen == ["6s"]
+    assert notices == []  # such as that there is a transaction already
+
+
+def test_wait_for_a_lock_on_the_table(shop: Shop) -> None:
+    """Such as that of a migration."""
+    set_default(shop, "statement_timeout", "'5s'")
+    shop.webhooks.on(TYPE)(lambda event: None)
+
+    with shop._observer.begin() as connection:
+        connection.exec_driver_sql(f"LOCK TABLE {TABLE}")
+        started = time.monotonic()
+        assert shop.deliver().status_code == 503
+        assert time.monotonic() - started < 2
+
+    assert shop.deliver().json == {"received": True}
