@@ -43,8 +43,10 @@ def test_new_event_needs_no_savepoint(shop: Shop) -> None:
     with statements(shop) as sent:
         assert shop.deliver("evt_2").status_code == 200
 
-    assert len(sent) == 2, sent
-    assert sent[1] == "INSERT INTO"
+    # On PostgreSQL, who watches the statements sees the timeout of the claim.
+    others = [words for words in sent if not words.startswith("SELECT set_config")]
+    assert len(others) == 2, sent
+    assert others[1] == "INSERT INTO"
     assert shop.recorded() == ["evt_1", "evt_2"]
 
 
