@@ -55,11 +55,12 @@ def execute_first(
 
     :raises sqlalchemy.exc.DBAPIError: what the database says.
     """
-    text = plain_text(connection, statement)
+    texts = plain_texts(connection, statement)
 
-    if text is None:
+    if texts is None:
         return _execute(connection, statement, parameters)
 
+    (text,) = texts
     execute = functools.partial(_over_cursor, connection, text, parameters)
     return call_driver(connection, text.sql, execute)
 
@@ -123,9 +124,13 @@ def _execute(
     return reply
 
 
-def plain_text(connection: sa.Connection, statement: _Statement) -> Text | None:
-    """The text of a statement, unless it takes SQLAlchemy to execute it."""
-    return None if _is_watched(connection) else _compile(statement, connection.dialect)
+def plain_texts(connection: sa.Connection, *statements: _Statement) -> list[Text] | None:
+    """The texts of statements, unless it takes SQLAlchemy to execute one of them."""
+    if _is_watched(connection):
+        return None
+
+    texts = [_compile(statement, connection.dialect) for statement in statements]
+    return None if None in texts else t.cast(list[Text], texts)
 
 
 def _is_watched(connection: sa.Connection) -> bool:

@@ -12,7 +12,7 @@ import typing as t
 import sqlalchemy as sa
 from psycopg import Connection, errors, generators, pq
 
-from ._driver import call_driver, Found, milliseconds, plain_text
+from ._driver import call_driver, Found, milliseconds, plain_texts
 
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _LOCK_TIMEOUT = "sangho_lock_timeout"
@@ -37,16 +37,13 @@ def insert_or_find(
     :return: None if this is not the way to do it here. Then nothing was done.
     :raises sqlalchemy.exc.DBAPIError: what the database says.
     """
-    insert_text, select_text = plain_text(connection, insert), plain_text(connection, select)
+    texts = plain_texts(connection, insert, select)
     driver = connection.connection.driver_connection
 
-    if (
-        insert_text is None
-        or select_text is None
-        or not isinstance(driver, Connection)
-        or not _can_begin(driver)
-    ):
+    if texts is None or not isinstance(driver, Connection) or not _can_begin(driver):
         return None
+
+    insert_text, select_text = texts
 
     def send(*statements: str) -> list[pq.abc.PGresult]:
         execute = functools.partial(_execute, driver, ";".join(statements), parameters)
