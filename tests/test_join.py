@@ -483,3 +483,62 @@ def test_another_run_is_faster_after_a_deadlock(mariadb_shop: Shop) -> None:
 
     assert shop.deliver().status_code == 500
     assert (shop.grants(), shop.recorded()) == (["by another run"], ["evt_1"])
+
+
+@pytest.mark.parametrize(
+    "text", ["ROLLBACK", " rollback;", "commit", "END", "BEGIN", "START TRANSACTION"]
+)
+def test_transaction_that_a_text_would_end(shop: Shop, text: str) -> None:
+    shop.app.testing = False
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.grant("first")
+        shop.db.session.flush()
+        shop.db.session.execute(sa.text(text))
+        shop.grant("second")
+
+    assert shop.deliver().status_code == 500
+    assert (shop.recorded(), shop.grants()) == ([], [])
+
+
+def test_transaction_that_is_rolled_back_below_the_session(shop: Shop) -> None:
+    """The next statement begins another, without the claim."""
+    shop.app.testing = False
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        connection = shop.db.session.connection()
+        connection.exec_driver_sql("ROLLBACK")
+        shop.grant("lost")
+
+    assert shop.deliver().status_code == 500
+    assert (shop.recorded(), shop.grants()) == ([], [])
+
+
+def test_rollback_to_a_savepoint_as_a_text(shop: Shop) -> None:
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.grant("kept")
+        shop.db.session.flush()
+        shop.db.session.execute(sa.text("SAVEPOINT mine"))
+        shop.grant("undone")
+        shop.db.session.flush()
+        shop.db.session.execute(sa.text("ROLLBACK TO SAVEPOINT mine"))
+
+    assert shop.deliver().status_code == 200
+    assert (shop.recorded(), shop.grants()) == (["evt_1"], ["kept"])
+
+
+def test_nested_event_right_after_a_rollback(shop: Shop) -> None:
+    shop.webhooks.on("invoice.paid")(lambda event: shop.grant(event.id))
+
+    @shop.webhooks.on(TYPE)
+    def handler(event: Event) -> None:
+        shop.grant("undone")
+        shop.db.session.flush()
+        shop.db.session.rollback()
+        shop.webhooks.process(Event(id="evt_2", type="invoice.paid"))
+
+    assert shop.deliver().status_code == 200
+    assert (shop.recorded(), shop.grants()) == (["evt_1", "evt_2"], ["evt_2"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc as c
 import contextvars
 import functools
+import re
 import threading
 import typing as t
 import weakref
@@ -246,9 +247,30 @@ def joined_class(base: type[t.Any]) -> type[t.Any]:
 
             return connection
 
+    sa.event.listen(JoinedSession, "do_orm_execute", _refuse_end)
     sa.event.listen(JoinedSession, "after_commit", _note_commit)
     sa.event.listen(JoinedSession, "after_transaction_end", _note_end)
     return JoinedSession
+
+
+def _refuse_end(execution: sa_orm.ORMExecuteState) -> None:
+    """COMMIT as a text would commit the claim before the handlers are done, ROLLBACK would undo it,
+    and BEGIN does either, by the database. SQLAlchemy notices none of them.
+    """
+    statement = execution.statement
+
+    if isinstance(statement, sa.TextClause) and _ends_transaction(statement.text):
+        raise WebhookError(
+            "A handler must not begin or end a transaction with a text of SQL. Call"
+            " db.session.commit() or db.session.rollback()."
+        )
+
+
+# But not ROLLBACK TO a savepoint.
+_ends_transaction = re.compile(
+    r"\s*(?:(?:commit|end|abort|begin|start\s+transaction)\b|rollback\b(?!.*\bto\b))",
+    re.IGNORECASE | re.DOTALL,
+).match
 
 
 def _note_commit(session: t.Any) -> None:

@@ -197,6 +197,7 @@ class SetAside:
         join = current_join()
 
         if join is not None:
+            join.ensure_claimed()
             # What this dispatch records must outlast a rollback in the one around it.
             join.needs_savepoint = join.holds_more_than_claim = True
 

@@ -183,17 +183,17 @@ class SQLGuard:
         nothing. The driver knows without a round trip. The others: together with an error, the
         server may have rolled the whole transaction back by itself (a deadlock, a full disk), and
         what handlers wrote after that is in a new one, without the claim. Reading the claim back
-        shows it.
+        shows it, on all of them also after a ROLLBACK that SQLAlchemy does not know of.
         """
         info = getattr(connection.connection.driver_connection, "info", None)
         status = getattr(info, "transaction_status", None)
 
         if connection.dialect.name == "postgresql" and status is not None:
-            alive = int(status) == 2  # INTRANS, in libpq's numbering
+            is_aborted = int(status) != 2  # INTRANS, in libpq's numbering
         else:
-            alive = not may_be_lost or is_recorded(connection, self.table, event.id)
+            is_aborted = False
 
-        if not alive:
+        if is_aborted or (may_be_lost and not is_recorded(connection, self.table, event.id)):
             raise ended()
 
     def _discard(self, own: GuardTransaction, event: Event) -> Outcome:
