@@ -124,6 +124,48 @@ def test_name_of_the_table_in_the_clients_encoding(postgresql_url: str) -> None:
         assert shop.deliver(path="/other").json == DUPLICATE
 
 
+class Tracer(psycopg.Cursor[t.Any]):
+    """As the tracers of the driver are."""
+
+    statements: t.ClassVar[list[str]] = []
+
+    def execute(self, query: t.Any, *args: t.Any, **options: t.Any) -> t.Any:
+        self.statements.append(str(query).split(" (")[0])
+        return super().execute(query, *args, **options)
+
+
+def test_tracer_of_the_driver_sees_the_claim(postgresql_url: str) -> None:
+    options = {"connect_args": {"cursor_factory": Tracer}}
+
+    with Shop(postgresql_url, config={"SQLALCHEMY_ENGINE_OPTIONS": options}) as shop:
+        shop.webhooks.on(TYPE)(lambda event: None)
+        shop.deliver("evt_0")
+
+        for _ in range(2):
+            Tracer.statements.clear()
+            assert shop.deliver().status_code == 200
+            assert f"INSERT INTO {TABLE}" in Tracer.statements
+
+
+def test_transaction_that_takes_too_long(postgresql_url: str) -> None:
+    """The server ends it, and the connection with it."""
+    options = {"connect_args": {"options": "-c transaction_timeout=200ms"}}
+    shop = Shop(postgresql_url, config={"SQLALCHEMY_ENGINE_OPTIONS": options})
+
+    with Shop(postgresql_url), shop._observer.begin() as observer:  # the first makes the tables
+        version = observer.exec_driver_sql("SHOW server_version_num").scalar_one()
+
+        if int(version) < 170000:
+            pytest.skip("needs PostgreSQL 17")
+
+        shop.webhooks.on(TYPE)(lambda event: None)
+        observer.exec_driver_sql(f"INSERT INTO {TABLE} VALUES ('evt_1', 'x', now())")
+        assert shop.deliver().status_code == 503
+
+    with shop.app.app_context():
+        shop.db.engine.dispose()
+
+
 def shown(shop: Shop, setting: str) -> list[str]:
     """What a setting is in the handler, delivery by delivery."""
     seen: list[str] = []

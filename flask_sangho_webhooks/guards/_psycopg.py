@@ -10,7 +10,7 @@ import functools
 import typing as t
 
 import sqlalchemy as sa
-from psycopg import Connection, errors, generators, pq
+from psycopg import Connection, Cursor, errors, generators, pq
 
 from ._driver import call_driver, Found, milliseconds, plain_texts
 
@@ -40,7 +40,7 @@ def insert_or_find(
     texts = plain_texts(connection, insert, select)
     driver = connection.connection.driver_connection
 
-    if texts is None or not isinstance(driver, Connection) or not _can_begin(driver):
+    if texts is None or not _can_begin(driver):
         return None
 
     insert_text, select_text = texts
@@ -69,10 +69,13 @@ def insert_or_find(
     return Found(is_inserted=True)
 
 
-def _can_begin(driver: Connection[t.Any]) -> bool:
+def _can_begin(driver: object) -> t.TypeGuard[Connection[t.Any]]:
     """Whether psycopg itself would begin a transaction now, and with a plain BEGIN."""
     return (
-        driver.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        # Not those of a tracer, which would miss the claim.
+        type(driver) is Connection
+        and driver.cursor_factory is Cursor
+        and driver.pgconn.transaction_status == pq.TransactionStatus.IDLE
         and driver.pgconn.pipeline_status == pq.PipelineStatus.OFF
         and not driver.autocommit
         and driver.isolation_level is None

@@ -10,8 +10,8 @@ from ..errors import GuardUnavailable
 
 # SQLSTATE classes: connection, rollback (serialization failure, deadlock), resources, operator
 # intervention (shutdown, cancel), system. 55P03 is "lock not available", 25006 a server that has
-# become a replica.
-_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03", "25006")
+# become a replica, 25P03 and 25P04 a transaction that has been idle, or has taken, for too long.
+_TRANSIENT_STATES = ("08", "40", "53", "57", "58", "55P03", "25006", "25P03", "25P04")
 # SQLite's primary result codes: BUSY, LOCKED, NOMEM, READONLY, IOERR, FULL, CANTOPEN, PROTOCOL.
 _TRANSIENT_SQLITE = {5, 6, 7, 8, 10, 13, 14, 15}
 # MySQL and MariaDB: connection closed, too many connections, shutdown, lock wait timeout, deadlock,
