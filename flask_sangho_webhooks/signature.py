@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections.abc as c
 import functools
 import hashlib
-import hmac
 import re
 import time
 import typing as t
+from hmac import compare_digest
 
 from .errors import SignatureError
 
@@ -69,26 +69,22 @@ def verify(
         if not secret:
             continue
 
-        expected = _hmac(secret, message)
+        # As hmac.digest(), half of whose time goes into the key.
+        inner, outer = _keyed(secret)
+        inner = inner.copy()
+        inner.update(message)
+        outer = outer.copy()
+        outer.update(inner.digest())
+        expected = outer.hexdigest()
 
         for candidate in candidates:
-            if hmac.compare_digest(expected, candidate) and matched is None:
+            if compare_digest(expected, candidate) and matched is None:
                 matched = position
 
     if matched is None:
         raise SignatureError("mismatch")
 
     return matched
-
-
-def _hmac(secret: str, message: bytes) -> str:
-    """HMAC-SHA256 in hexadecimal. Half of the time of ``hmac.digest`` goes into its key."""
-    inner, outer = _keyed(secret)
-    inner = inner.copy()
-    inner.update(message)
-    outer = outer.copy()
-    outer.update(inner.digest())
-    return outer.hexdigest()
 
 
 @functools.lru_cache(maxsize=64)
