@@ -20,9 +20,9 @@ from .servers import Servers
 
 WORKERS = 2
 CONNECTIONS = 16
-SECONDS = {"ours": 1.7, "recipe": 1.7, "bare": 0.5}
+SECONDS = {"ours": 2.5, "recipe": 2.5, "bare": 0.5}
 """Of load on each server in a round."""
-MOST = 3_000
+MOST = 4_000
 """Deliveries that are signed in advance for them."""
 
 
