@@ -7,7 +7,6 @@ longer than the rest of the package.
 from __future__ import annotations
 
 import collections.abc as c
-import contextlib
 import enum
 import functools
 import typing as t
@@ -19,7 +18,8 @@ from sqlalchemy.sql.expression import Insert
 
 from ..event import Event
 from ._conflict import means_duplicate, select_id
-from ._driver import execute_first, Found, milliseconds
+from ._driver import execute_first, Found
+from ._timeouts import busy_timeout, lock_wait_timeout, milliseconds
 from ._transient import error_code, LOCK_WAIT_TIMEOUT
 
 
@@ -205,24 +205,6 @@ def _sqlite(connection: sa.Connection, table: sa.Table, event: Event, timeout: f
     return Claim.OURS if reply.rowcount == 1 else Claim.DUPLICATE
 
 
-class busy_timeout:
-    """A context in which SQLite waits for its write lock for our time, and not for the app's own.
-
-    :param timeout: in seconds.
-    """
-
-    def __init__(self, connection: sa.Connection, timeout: float) -> None:
-        self._driver: t.Any = connection.connection.driver_connection
-        self._milliseconds = round(timeout * 1000)
-
-    def __enter__(self) -> None:
-        (self._previous,) = self._driver.execute("PRAGMA busy_timeout").fetchone()
-        self._driver.execute(f"PRAGMA busy_timeout = {self._milliseconds}")
-
-    def __exit__(self, *_: object) -> None:
-        self._driver.execute(f"PRAGMA busy_timeout = {self._previous}")
-
-
 # ---------------------------------------------------------- MariaDB and MySQL
 
 DUPLICATE_ENTRY = 1062
@@ -254,20 +236,6 @@ def _mariadb(connection: sa.Connection, table: sa.Table, event: Event) -> Claim:
 def _mysql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
     with lock_wait_timeout(connection, timeout):
         return _insert(connection, table, _insert_statement(table, Insert), event)
-
-
-@contextlib.contextmanager
-def lock_wait_timeout(connection: sa.Connection, timeout: float) -> c.Iterator[None]:
-    """Wait for a lock of InnoDB for our time, in whole seconds, then for the app's own again."""
-    setting = "SET SESSION innodb_lock_wait_timeout = "
-    previous = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
-    connection.exec_driver_sql(f"{setting}{max(1, int(timeout))}")
-
-    try:
-        yield
-    finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql(f"{setting}{previous}")
 
 
 def _insert(connection: sa.Connection, table: sa.Table, statement: Insert, event: Event) -> Claim:

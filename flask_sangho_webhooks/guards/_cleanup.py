@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from ..errors import GuardUnavailable
 from ..models import MYSQL
 from ._batch import BatchSize, large_cache
-from ._claim import lock_wait_timeout, utc_now
+from ._claim import utc_now
+from ._timeouts import lock_wait_timeout
 from .base import Progress
 
 _T = t.TypeVar("_T")

@@ -65,14 +65,6 @@ def execute_first(
     return call_driver(connection, text.sql, execute)
 
 
-def milliseconds(timeout: float) -> str:
-    """PostgreSQL's way to write it.
-
-    :param timeout: in seconds.
-    """
-    return f"{max(1, round(timeout * 1000))}ms"
-
-
 def call_driver(connection: sa.Connection, sql: str, function: c.Callable[[], _R]) -> _R:
     """Call a function that executes something over the driver.
 

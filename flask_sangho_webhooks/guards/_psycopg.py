@@ -12,7 +12,8 @@ import typing as t
 import sqlalchemy as sa
 from psycopg import Connection, Cursor, errors, generators, pq
 
-from ._driver import call_driver, Found, milliseconds, plain_texts
+from ._driver import call_driver, Found, plain_texts
+from ._timeouts import milliseconds
 
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _LOCK_TIMEOUT = "sangho_lock_timeout"

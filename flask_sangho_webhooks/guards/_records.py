@@ -12,7 +12,8 @@ import sqlalchemy.exc as sa_exc
 
 from ..errors import EventInProgress
 from ..models import MYSQL
-from ._claim import busy_timeout, lock_name, lock_wait_timeout
+from ._claim import lock_name
+from ._timeouts import busy_timeout, lock_wait_timeout
 from ._transient import error_code, LOCK_NOT_AVAILABLE, LOCK_WAIT_TIMEOUT, sqlstate
 from .base import Record
 
