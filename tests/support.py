@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import json
+import time
 import typing as t
 
 import sqlalchemy as sa
@@ -117,6 +118,18 @@ class Shop:
             secret=secret,
             headers={"Sangho-Event-ID": event_id, **(headers or {})},
         )
+
+    def deliver_after_loss(self) -> TestResponse:
+        """Deliver an event until the server has noticed that a connection is lost, and has let go
+        of what it held: for 5 seconds at most.
+        """
+        deadline = time.monotonic() + 5
+        response = self.deliver()
+
+        while response.status_code == 503 and time.monotonic() < deadline:
+            response = self.deliver()
+
+        return response
 
     def post(
         self,

@@ -328,7 +328,7 @@ def test_connection_of_an_interrupted_claim_is_dropped(postgresql_shop: Shop) ->
         signal.signal(signal.SIGALRM, previous)
 
     assert dropped == [None]  # not because a ROLLBACK failed
-    assert shop.deliver().json == {"received": True}
+    assert shop.deliver_after_loss().json == {"received": True}
 
 
 class NotedString(sa.types.TypeDecorator[str]):
