@@ -49,7 +49,7 @@ class Text(t.NamedTuple):
 
 
 def execute_first(
-    connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
+    connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, object]
 ) -> Reply:
     """Execute one of the first statements of a transaction.
 
@@ -88,7 +88,9 @@ def call_driver(connection: sa.Connection, sql: str, function: c.Callable[[], _R
         raise
 
 
-def _over_cursor(connection: sa.Connection, text: Text, parameters: c.Mapping[str, str]) -> Reply:
+def _over_cursor(
+    connection: sa.Connection, text: Text, parameters: c.Mapping[str, object]
+) -> Reply:
     values = parameters if text.names is None else [parameters[name] for name in text.names]
     driver = connection.dialect.loaded_dbapi
     cursor: t.Any = connection.connection.cursor()
@@ -108,7 +110,7 @@ def _over_cursor(connection: sa.Connection, text: Text, parameters: c.Mapping[st
 
 
 def _execute(
-    connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, str]
+    connection: sa.Connection, statement: _Statement, parameters: c.Mapping[str, object]
 ) -> Reply:
     result = connection.execute(statement, parameters)
     reply = Reply(result.rowcount, result.first() if statement.is_select else None)

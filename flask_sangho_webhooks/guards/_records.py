@@ -12,7 +12,7 @@ import sqlalchemy.exc as sa_exc
 
 from ..errors import EventInProgress
 from ..models import MYSQL
-from ._claim import lock_name
+from ._claim import lock_key
 from ._timeouts import busy_timeout, lock_wait_timeout
 from ._transient import error_code, LOCK_NOT_AVAILABLE, LOCK_WAIT_TIMEOUT, sqlstate
 from .base import Record
@@ -105,7 +105,7 @@ def _bounded(
     try:
         if dialect == "postgresql":
             with _setting(connection, "lock_timeout", f"{max(1, round(timeout * 1000))}ms"):
-                key = sa.func.hashtextextended(lock_name(table, event_id), 0)
+                key = sa.literal(lock_key(table, event_id), sa.BigInteger)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
                 yield
         elif dialect == "sqlite":
