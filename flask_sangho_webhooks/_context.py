@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
+import collections.abc as c
+
 from flask import current_app, Flask, Request, request
 
+this_app: c.Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+"""Gives the current app. Raises RuntimeError outside an app context."""
 
-def this_app() -> Flask:
-    """The current app.
-
-    :raises RuntimeError: outside an app context.
-    """
-    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
-    return app
-
-
-def this_request() -> Request:
-    """The current request.
-
-    :raises RuntimeError: outside a request.
-    """
-    posted: Request = request._get_current_object()  # type: ignore[attr-defined]
-    return posted
+this_request: c.Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+"""Gives the current request. Raises RuntimeError outside a request."""

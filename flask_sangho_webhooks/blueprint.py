@@ -105,8 +105,10 @@ def _prepare(webhooks: SanghoWebhooks) -> None:
     if isinstance(getattr(csrf, "_exempt_views", None), set):
         csrf.exempt(f"{__name__}.receive")
 
+    posted.sangho_endpoint = endpoint = webhooks.endpoint()
+
     try:
-        posted.sangho_body = _read_body(posted, webhooks.endpoint().config.max_body)
+        posted.sangho_body = _read_body(posted, endpoint.config.max_body)
     except PayloadError as error:
         posted.sangho_body = error
 
@@ -212,11 +214,12 @@ def _unavailable(cause: str) -> PayloadError:
 
 
 def _receive(webhooks: SanghoWebhooks) -> Response:
-    endpoint = webhooks.endpoint()
+    posted: t.Any = this_request()
+    endpoint: Endpoint = posted.sangho_endpoint
     started = time.monotonic()
 
     try:
-        event = _verified_event(endpoint.config, this_request())
+        event = _verified_event(endpoint.config, posted)
     except (SignatureError, PayloadError) as error:
         return _reject(webhooks, error, time.monotonic() - started)
 

@@ -80,8 +80,7 @@ def run_handlers(handlers: c.Sequence[Handler], event: Event, db: SQLAlchemy | N
                 # Each handler finds a session without a transaction, as in a request of its own:
                 # its rollback undoes its own work, not that of the handlers before it.
                 if position == len(handlers) or is_joined(session):
-                    with unavailable():
-                        commit(session)
+                    commit(session)
 
         held = _held.get()
 

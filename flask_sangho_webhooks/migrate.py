@@ -215,7 +215,7 @@ def _alone(connection: sa.Connection) -> c.Iterator[None]:
 
     if dialect == "sqlite":
         # sqlite3 begins no transaction before DDL; in this one, all of it is done or none.
-        if not getattr(connection.connection.driver_connection, "in_transaction", False):
+        if not getattr(connection.connection.dbapi_connection, "in_transaction", False):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif dialect == "postgresql":
         key = sa.func.hashtextextended(VERSION_TABLE, 0)

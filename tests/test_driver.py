@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc as c
+import gc
 import logging
 import signal
 import sqlite3
@@ -58,6 +59,27 @@ def test_claim_and_duplicate_need_only_the_driver(
         assert shop.deliver(event_id).json == {"received": True, "duplicate": True}
 
     assert through_sqlalchemy == []
+
+
+def test_delivery_leaves_nothing_to_the_garbage_collector(shop: Shop) -> None:
+    """What is in a cycle of references stays in memory until the collector comes, and slows all
+    that runs meanwhile.
+    """
+    shop.webhooks.on(TYPE)(lambda event: shop.grant(event.id))
+    shop.deliver("evt_0")
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+
+    try:
+        assert shop.deliver().json == {"received": True}
+        gc.collect()
+        kinds = (Event, sa.Connection, sa_orm.Session, sa_orm.SessionTransaction)
+        assert [thing for thing in gc.garbage if isinstance(thing, kinds)] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 def listener(statements: list[str]) -> c.Callable[..., None]:

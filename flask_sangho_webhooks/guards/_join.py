@@ -198,7 +198,7 @@ def _has_ended_transaction(connection: sa.Connection, error: object) -> bool:
         return False
 
     if connection.dialect.name == "sqlite":
-        driver = connection.connection.driver_connection
+        driver = connection.connection.dbapi_connection
         return getattr(driver, "in_transaction", True) is False
 
     return isinstance(error, sa_exc.DBAPIError) and error_code(error) == DEADLOCK
@@ -230,7 +230,7 @@ def joined_class(base: type[t.Any]) -> type[t.Any]:
             join = self.sangho_join
 
             # Another database (SQLALCHEMY_BINDS), or that of another app, keeps its own.
-            if bind.engine.pool is not join.connection.engine.pool:
+            if bind is not (own := join.connection.engine) and bind.engine.pool is not own.pool:
                 return bind
 
             if not any(args) and kwargs.get("mapper") is None and kwargs.get("clause") is None:

@@ -7,21 +7,23 @@ import contextlib
 import logging
 import threading
 import typing as t
+import weakref
 
 import sqlalchemy as sa
 import sqlalchemy.exc as sa_exc
 import sqlalchemy.orm as sa_orm
 
-from ..errors import WebhookError
+from ..errors import GuardUnavailable, WebhookError
 from ._join import current, current_join, Join, joined_class
 from ._transaction import GuardTransaction
+from ._transient import refuse_transient
 
 logger = logging.getLogger("flask_sangho_webhooks")
 
 ScopedSession = sa_orm.scoped_session[t.Any]
 
 _FLUSHED = "sangho_flushed_in"
-"""In ``Session.info``: the transaction of the last flush."""
+"""In ``Session.info``: a weak reference to the transaction of the last flush."""
 
 _install_lock = threading.Lock()
 
@@ -151,6 +153,9 @@ class Joined:
         for session in sessions:
             session.close()
 
+        # A cycle of references would keep them all until the garbage collector comes.
+        self.join.sessions.clear()
+
 
 def is_joined(session: sa_orm.Session) -> bool:
     """Whether a session works in the transaction of a dispatch."""
@@ -160,11 +165,16 @@ def is_joined(session: sa_orm.Session) -> bool:
 def commit(session: sa_orm.Session) -> None:
     """Commit, and leave the session's objects loaded: code that still holds one, such as a callback
     after the commit, can read it without a connection.
+
+    :raises GuardUnavailable: if that meets a passing trouble of the database.
     """
     expire_on_commit, session.expire_on_commit = session.expire_on_commit, False
 
     try:
         session.commit()
+    except sa_exc.SQLAlchemyError as error:
+        refuse_transient(error)
+        raise
     finally:
         session.expire_on_commit = expire_on_commit
 
@@ -255,7 +265,7 @@ def _release_connection(session: sa_orm.Session) -> None:
 
     try:
         commit(session)
-    except sa_exc.SQLAlchemyError as error:
+    except (sa_exc.SQLAlchemyError, GuardUnavailable) as error:
         session.rollback()
         kind = type(error).__name__
         logger.warning("What a function before the event wrote could not be committed (%s).", kind)
@@ -267,9 +277,10 @@ def holds_work(session: sa_orm.Session) -> bool:
         return True
 
     transaction = session.get_transaction()
-    return transaction is not None and session.info.get(_FLUSHED) is transaction
+    flushed = session.info.get(_FLUSHED)
+    return transaction is not None and flushed is not None and flushed() is transaction
 
 
 def _note_flush(session: sa_orm.Session, flush_context: object) -> None:
     """Flushed objects are only weakly referenced, so the session itself may have forgotten them."""
-    session.info[_FLUSHED] = session.get_transaction()
+    session.info[_FLUSHED] = weakref.ref(t.cast(object, session.get_transaction()))

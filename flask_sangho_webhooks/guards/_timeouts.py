@@ -24,7 +24,7 @@ class busy_timeout:
     """
 
     def __init__(self, connection: sa.Connection, timeout: float) -> None:
-        self._driver: t.Any = connection.connection.driver_connection
+        self._driver: t.Any = connection.connection.dbapi_connection
         self._milliseconds = round(timeout * 1000)
 
     def __enter__(self) -> None:

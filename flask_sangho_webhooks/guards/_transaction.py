@@ -12,7 +12,7 @@ import sqlalchemy.exc as sa_exc
 
 from ..errors import ConfigError, GuardUnavailable, WebhookError
 from ..models import MYSQL
-from ._transient import unavailable
+from ._transient import refuse_transient
 
 
 def begin(connection: sa.Connection) -> sa.Transaction:
@@ -47,14 +47,14 @@ def begin_on_sqlite(connection: sa.Connection, name: str | None = None) -> None:
     savepoint is released: a rollback of the transaction around it would come too late. Without an
     isolation level, sqlite3 begins no transaction at all.
     """
-    driver: t.Any = connection.connection.driver_connection
+    driver: t.Any = connection.connection.dbapi_connection
 
     if getattr(driver, "in_transaction", True) is False:
         driver.execute("BEGIN")
 
 
 def _commits_by_itself(connection: sa.Connection) -> bool:
-    driver = connection.connection.driver_connection
+    driver = connection.connection.dbapi_connection
     get_autocommit = getattr(driver, "get_autocommit", None)  # the drivers of MySQL and MariaDB
     return bool(
         getattr(driver, "autocommit", False) if get_autocommit is None else get_autocommit()
@@ -92,11 +92,11 @@ class GuardTransaction:
 
     def __enter__(self) -> GuardTransaction:
         try:
-            with unavailable(self._hint):
-                self.connection = self._connect(self._bind)
-                self.current = begin(self.connection)
-        except BaseException:
+            self.connection = self._connect(self._bind)
+            self.current = begin(self.connection)
+        except BaseException as error:
             self._close()
+            refuse_transient(error, self._hint)
             raise
 
         return self

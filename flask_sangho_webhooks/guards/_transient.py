@@ -85,10 +85,15 @@ class unavailable:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, sa_exc.SQLAlchemyError) and is_transient(error):
-            raise GuardUnavailable(
-                f"The database is unreachable or locked ({describe(error)}).{self.hint}"
-            ) from error
+        refuse_transient(error, self.hint)
+
+
+def refuse_transient(error: BaseException | None, hint: str = "") -> None:
+    """Raise :exc:`.GuardUnavailable` if an error is a passing trouble of the database."""
+    if isinstance(error, sa_exc.SQLAlchemyError) and is_transient(error):
+        raise GuardUnavailable(
+            f"The database is unreachable or locked ({describe(error)}).{hint}"
+        ) from error
 
 
 def describe(error: sa_exc.SQLAlchemyError) -> str:

@@ -23,7 +23,7 @@ from ._conflict import is_recorded
 from ._database import find_database, UnknownDatabase
 from ._session import Joined, SessionFactory, SetAside
 from ._transaction import ended, GuardTransaction
-from ._transient import unavailable
+from ._transient import refuse_transient, unavailable
 from .base import Dispatch, MAX_BATCH_SIZE, Outcome, Progress, Record
 
 if t.TYPE_CHECKING:
@@ -137,9 +137,13 @@ class SQLGuard:
         connection = own.connection
 
         try:
-            with unavailable(hint):
-                result = claim(connection, self.table, event, self.lock_timeout or 0)
-        except (sa_exc.ProgrammingError, sa_exc.OperationalError) as error:
+            result = claim(connection, self.table, event, self.lock_timeout or 0)
+        except sa_exc.SQLAlchemyError as error:
+            refuse_transient(error, hint)
+
+            if not isinstance(error, (sa_exc.ProgrammingError, sa_exc.OperationalError)):
+                raise
+
             own.current.rollback()
 
             if self._has_table(connection):
@@ -185,8 +189,10 @@ class SQLGuard:
         what handlers wrote after that is in a new one, without the claim. Reading the claim back
         shows it, on all of them also after a ROLLBACK that SQLAlchemy does not know of.
         """
-        info = getattr(connection.connection.driver_connection, "info", None)
-        status = getattr(info, "transaction_status", None)
+        driver = connection.connection.dbapi_connection
+        # Of psycopg, or of psycopg2.
+        libpq = getattr(driver, "pgconn", None) or getattr(driver, "info", None)
+        status = getattr(libpq, "transaction_status", None)
 
         if connection.dialect.name == "postgresql" and status is not None:
             is_aborted = int(status) != 2  # INTRANS, in libpq's numbering
