@@ -149,8 +149,9 @@ def _fetch(driver: Connection[t.Any], timeout: float) -> PQGen[list[pq.abc.PGres
             if is_cancelled:
                 raise errors.OperationalError("The server did not cancel a statement.")
 
-            is_cancelled, ends = True, ends + _CANCELLATION
+            is_cancelled = True
             driver.cancel_safe(timeout=_CANCELLATION)
+            ends = time.monotonic() + _CANCELLATION
     except StopIteration as end:
         results: list[pq.abc.PGresult] = end.value
 
