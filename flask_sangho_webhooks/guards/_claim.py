@@ -72,7 +72,7 @@ def lock_key(table: sa.Table, event_id: str) -> int:
     """Of PostgreSQL's advisory lock. Two endpoints, with a table each, may run the same event at
     the same time. To hash it here takes less time than a call of the server's function.
     """
-    name = f"{table.fullname}:{event_id}".encode(errors="surrogatepass")
+    name = (table.fullname + ":" + event_id).encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big", signed=True)
 
 
@@ -108,8 +108,7 @@ def _postgresql_statement(table: sa.Table, *, sets_back: bool = False) -> Insert
     ====================================  ==========================================
 
     The insert can still wait for a row that someone else inserts without the lock, such as the
-    code that this extension replaces, or for a lock on the table. ``lock_timeout`` bounds that, or
-    with psycopg a cancellation.
+    code that this extension replaces, or for a lock on the table. ``lock_timeout`` bounds that.
 
     :param sets_back: whether a row that is inserted sets the timeout back to what
         :func:`_limit_statement` has kept. If there is none, a rollback follows.
