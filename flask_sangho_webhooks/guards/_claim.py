@@ -144,8 +144,7 @@ def _limit_statement(timeout: float) -> sa.Select[t.Any]:
 
 
 def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
-    key = lock_key(table, event.id)
-    parameters = {"event_id": event.id, "event_type": event.type, "lock_key": key}
+    parameters = {**_parameters(event), "lock_key": lock_key(table, event.id)}
     select = select_id(table)
     found: Found | None = None
 
@@ -167,6 +166,7 @@ def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeou
 
 @functools.cache
 def _in_one_trip() -> c.Callable[..., Found | None]:
+    """With psycopg, which need not be there. To import it again takes time in each delivery."""
     from ._psycopg import insert_or_find
 
     return insert_or_find

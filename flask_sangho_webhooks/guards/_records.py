@@ -13,7 +13,7 @@ import sqlalchemy.exc as sa_exc
 from ..errors import EventInProgress
 from ..models import MYSQL
 from ._claim import lock_key
-from ._timeouts import busy_timeout, lock_wait_timeout
+from ._timeouts import busy_timeout, lock_wait_timeout, milliseconds
 from ._transient import error_code, LOCK_NOT_AVAILABLE, LOCK_WAIT_TIMEOUT, sqlstate
 from .base import Record
 
@@ -104,7 +104,7 @@ def _bounded(
 
     try:
         if dialect == "postgresql":
-            with _setting(connection, "lock_timeout", f"{max(1, round(timeout * 1000))}ms"):
+            with _setting(connection, "lock_timeout", milliseconds(timeout)):
                 key = sa.literal(lock_key(table, event_id), sa.BigInteger)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
                 yield
