@@ -146,3 +146,16 @@ class Shop:
             content_type="application/json",
             headers={"Sangho-Signature": sign(body, secret), **(headers or {})},
         )
+
+
+def prepare_at_once(shop: Shop) -> None:
+    """Have psycopg, and so our claims, prepare each statement when it is first executed."""
+
+    def connected(driver: t.Any, record: object) -> None:
+        driver.prepare_threshold = 0
+        driver.execute("SELECT 1")
+        driver.commit()
+
+    with shop.app.app_context():
+        sa.event.listen(shop.db.engine, "connect", connected)
+        shop.db.engine.dispose()

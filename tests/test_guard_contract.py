@@ -7,7 +7,7 @@ import pytest
 from flask_sangho_webhooks import ProcessedWebhookEventMixin, SanghoWebhooks
 
 from .guard_contract import GuardContract
-from .support import Shop
+from .support import prepare_at_once, Shop
 
 
 class TestSQLGuard(GuardContract):
@@ -24,6 +24,15 @@ class TestSQLGuard(GuardContract):
             path="/connect",
             config_prefix="SANGHO_CONNECT_",
         )
+
+
+class TestPreparedClaim(TestSQLGuard):
+    """On PostgreSQL."""
+
+    @pytest.fixture
+    def shop(self, postgresql_shop: Shop) -> Shop:
+        prepare_at_once(postgresql_shop)
+        return postgresql_shop
 
 
 class TestRedisGuard(GuardContract):

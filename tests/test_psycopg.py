@@ -15,16 +15,16 @@ import sqlalchemy.orm as sa_orm
 
 from flask_sangho_webhooks import Event, ProcessedWebhookEventMixin, SanghoWebhooks
 
-from .support import SECRET, Shop, TYPE
+from .support import prepare_at_once, SECRET, Shop, TYPE
 
 TABLE = "processed_webhook_events"
 DUPLICATE = {"received": True, "duplicate": True}
 
 
-@pytest.fixture(params=["psycopg", "psycopg2", "watched"])
+@pytest.fixture(params=["psycopg", "prepared", "psycopg2", "watched"])
 def shop(request: pytest.FixtureRequest, postgresql_url: str) -> c.Iterator[Shop]:
     """A shop that reaches its database in one way or another."""
-    driver = "psycopg" if request.param == "watched" else request.param
+    driver = "psycopg2" if request.param == "psycopg2" else "psycopg"
     url = sa.make_url(postgresql_url).set(drivername=f"postgresql+{driver}")
     config = {"SANGHO_WEBHOOK_LOCK_TIMEOUT": 0.3}
     shop = Shop(url.render_as_string(hide_password=False), config=config)
@@ -32,6 +32,9 @@ def shop(request: pytest.FixtureRequest, postgresql_url: str) -> c.Iterator[Shop
     if request.param == "watched":
         with shop.app.app_context():
             sa.event.listen(shop.db.engine, "after_cursor_execute", lambda *_: None)
+
+    if request.param == "prepared":
+        prepare_at_once(shop)
 
     with shop:
         yield shop
@@ -83,6 +86,141 @@ def test_round_trips(postgresql_shop: Shop, trips: list[str]) -> None:
         trips.clear()
         assert shop.deliver().json == answer
         assert len(trips) == number, trips
+
+
+def uses_of_claim(shop: Shop) -> list[int]:
+    """How often the prepared claim has been executed on the connection, delivery by delivery; 0 if
+    there is none.
+    """
+    uses: list[int] = []
+    count = sa.text(
+        "SELECT sum(generic_plans + custom_plans) FROM pg_prepared_statements"
+        f" WHERE from_sql AND statement LIKE '%INTO {TABLE}%'"
+    )
+
+    @shop.webhooks.on("*")
+    def handler(event: Event) -> None:
+        uses.append(int(shop.db.session.scalar(count) or 0))
+        shop.grant(event.id)
+
+    return uses
+
+
+def deliver_new(shop: Shop, number: int) -> None:
+    """Deliver so many new events, one by one, and then the same once more."""
+    ids = [f"evt_{len(shop.recorded()) + position:03}" for position in range(number)]
+
+    for expected in ({"received": True}, DUPLICATE):
+        for event_id in ids:
+            assert shop.deliver(event_id).json == expected
+
+    assert shop.recorded() == shop.grants()
+
+
+def test_claim_is_prepared_when_psycopg_would(postgresql_shop: Shop) -> None:
+    """From the sixth time on, if it has prepared something itself."""
+    uses = uses_of_claim(postgresql_shop)
+    deliver_new(postgresql_shop, 9)
+    assert uses == [0, 0, 0, 0, 0, 0, 1, 2, 3]
+
+
+def test_claim_is_not_prepared_where_nothing_is_to_be(postgresql_url: str) -> None:
+    """Such as behind a pooler."""
+    options = {"connect_args": {"prepare_threshold": None}}
+
+    with Shop(postgresql_url, config={"SQLALCHEMY_ENGINE_OPTIONS": options}) as shop:
+        uses = uses_of_claim(shop)
+        deliver_new(shop, 8)
+
+    assert uses == [0] * 8
+
+
+def test_prepared_claim_that_psycopg_drops(postgresql_shop: Shop, trips: list[str]) -> None:
+    """With its own statements, after a rollback. The server would say that it is not there."""
+    shop = postgresql_shop
+    prepare_at_once(shop)
+    uses = uses_of_claim(shop)
+    deliver_new(shop, 3)
+
+    with shop.app.app_context():
+        shop.db.session.execute(sa.text("SELECT 1"))
+        shop.db.session.rollback()
+
+    trips.clear()
+    assert shop.deliver("evt_x").json == {"received": True}
+    assert len(trips) == 4  # with that of uses_of_claim
+    deliver_new(shop, 3)
+    assert uses == [1, 2, 3, 0, 1, 2, 3]
+
+
+def test_prepared_claim_where_the_table_becomes_another(postgresql_shop: Shop) -> None:
+    """By a migration, or by the search_path of another tenant."""
+    shop = postgresql_shop
+    prepare_at_once(shop)
+    uses = uses_of_claim(shop)
+    deliver_new(shop, 3)
+
+    with shop._observer.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE copy (LIKE {TABLE} INCLUDING ALL)")
+        connection.exec_driver_sql(f"DROP TABLE {TABLE}")
+        connection.exec_driver_sql(f"ALTER TABLE copy RENAME TO {TABLE}")
+        connection.exec_driver_sql("CREATE SCHEMA tenant")
+        connection.exec_driver_sql(f"CREATE TABLE tenant.{TABLE} (LIKE {TABLE} INCLUDING ALL)")
+
+    assert shop.deliver("evt_x").json == {"received": True}
+    assert shop.deliver("evt_x").json == DUPLICATE
+
+    with shop.app.app_context():
+        shop.db.session.execute(sa.text("SET search_path = tenant, public"))
+        shop.db.session.commit()
+
+    assert shop.deliver("evt_y").json == {"received": True}
+    assert shop.deliver("evt_y").json == DUPLICATE
+    assert shop.recorded() == ["evt_x"]
+
+    with shop._observer.connect() as connection:
+        ids = connection.exec_driver_sql(f"SELECT event_id FROM tenant.{TABLE}").scalars().all()
+
+    assert ids == ["evt_y"]
+    assert uses == [1, 2, 3, 7, 9]
+
+
+def execute_unseen(shop: Shop, query: str) -> str:
+    """Execute something on the connection in the pool, unseen by psycopg. Returns a value, or
+    nothing.
+    """
+    with shop.app.app_context(), shop.db.engine.connect() as connection:
+        driver: t.Any = connection.connection.driver_connection
+        return (driver.pgconn.exec_(query.encode()).get_value(0, 0) or b"").decode()
+
+
+def test_prepared_claim_that_is_gone(postgresql_shop: Shop) -> None:
+    """Somebody has dropped it, or a pooler has put another connection in its place."""
+    prepare_at_once(postgresql_shop)
+    uses = uses_of_claim(postgresql_shop)
+    deliver_new(postgresql_shop, 3)
+    name = execute_unseen(postgresql_shop, "SELECT name FROM pg_prepared_statements WHERE from_sql")
+    execute_unseen(postgresql_shop, f"DEALLOCATE {name}")
+    deliver_new(postgresql_shop, 3)
+    assert uses == [1, 2, 3, 0, 0, 0]
+
+
+def test_prepared_claim_that_is_there_already(postgresql_shop: Shop) -> None:
+    """A pooler has given us a connection that another client has used."""
+    prepare_at_once(postgresql_shop)
+    uses = uses_of_claim(postgresql_shop)
+    deliver_new(postgresql_shop, 3)
+    query = "SELECT statement FROM pg_prepared_statements WHERE from_sql"
+    # The message that it was in.
+    statements = execute_unseen(postgresql_shop, query).split(";")
+    (prepare,) = (statement for statement in statements if statement.startswith("PREPARE"))
+
+    with postgresql_shop.app.app_context():
+        postgresql_shop.db.engine.dispose()
+
+    execute_unseen(postgresql_shop, prepare)
+    deliver_new(postgresql_shop, 3)
+    assert uses == [1, 2, 3, 0, 0, 0]
 
 
 @pytest.mark.parametrize("standard", ["on", "off"])

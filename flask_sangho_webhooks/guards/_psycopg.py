@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import collections.abc as c
 import functools
+import hashlib
 import re
 import typing as t
+import weakref
 
 import sqlalchemy as sa
 from psycopg import Connection, Cursor, errors, generators, pq
@@ -19,6 +21,55 @@ from ._timeouts import milliseconds
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _LOCK_TIMEOUT = "sangho_lock_timeout"
 """In a connection's ``info``: what its ``lock_timeout`` was at the last claim."""
+_INSERTS = "sangho_inserts"
+"""In a connection's ``info``: a :class:`_PreparedInsert` for each text."""
+
+_without_prepared: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+"""Engines on which a prepared insert was not what we took it for."""
+_MISTAKEN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
+
+
+class _PreparedInsert:
+    """An insert of one connection, which becomes a prepared statement when it has been executed as
+    often as psycopg waits for with its own: parsing and planning take half of a claim's time.
+
+    psycopg drops all prepared statements, ours with its own, after a rollback and in some other
+    cases. So we note one of its own that is there: for as long as it is, so is ours.
+
+    :param text: with parameters as ``%(name)s``.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._times = 0
+        self._prepared: str | None = None
+        self._witness: tuple[object, object] = (None, None)
+
+    def sql(self, driver: Connection[t.Any], parameters: c.Iterable[str]) -> str:
+        """What to execute now: one statement, or two of which the last inserts."""
+        # Private, and the same from psycopg 3.1 on. Where it is not, nothing is prepared.
+        names = getattr(getattr(driver, "_prepared", None), "_names", None) or {}
+        key, name = self._witness
+
+        if self._prepared is not None:
+            if names.get(key) == name:
+                return self._prepared
+
+            self._times, self._prepared = 0, None
+
+        if driver.prepare_threshold is None or self._times < driver.prepare_threshold or not names:
+            self._times += 1
+            return self._text
+
+        # Behind a pooler, another client may have been on the connection. Its statement of the same
+        # name is the same.
+        digest = hashlib.blake2b(self._text.encode(), digest_size=8).hexdigest()
+        numbers = {parameter: f"${number}" for number, parameter in enumerate(parameters, 1)}
+        numbered = (self._text % numbers).replace("%", "%%")
+        values = ", ".join(f"%({parameter})s" for parameter in parameters)
+        self._prepared = f"EXECUTE sangho_{digest} ({values})"
+        self._witness = next(reversed(names.items()))
+        return f"PREPARE sangho_{digest} AS {numbered};{self._prepared}"
 
 
 def insert_or_find(
@@ -51,12 +102,27 @@ def insert_or_find(
     send = functools.partial(_execute, driver, parameters)
     info = connection.info
     assumed = info.get(_LOCK_TIMEOUT, "0")
+    sql = _insert_sql(connection, driver, insert_text.sql, parameters)
     claim = functools.partial(
         send,
         f"BEGIN;SHOW lock_timeout;SET LOCAL lock_timeout = '{milliseconds(timeout)}'"
-        f";{insert_text.sql};SET LOCAL lock_timeout = '{assumed}'",
+        f";{sql};SET LOCAL lock_timeout = '{assumed}'",
     )
-    _, shown, _, inserted, _ = call_driver(connection, insert_text.sql, claim)
+
+    try:
+        _, shown, _, *_, inserted, _ = call_driver(connection, insert_text.sql, claim)
+    except Exception as error:
+        if sql.startswith("PREPARE"):
+            del info[_INSERTS][insert_text.sql]
+
+        if sql == insert_text.sql or not isinstance(getattr(error, "orig", None), _MISTAKEN):
+            raise
+
+        # A text of SQL has dropped it, or a pooler has put another connection in its place.
+        _without_prepared.add(connection.engine)
+        call_driver(connection, "ROLLBACK", functools.partial(send, "ROLLBACK"))
+        return insert_or_find(connection, insert, select, parameters, timeout)
+
     actual = _value(shown)
 
     if not inserted.command_tuples:
@@ -70,6 +136,24 @@ def insert_or_find(
         call_driver(connection, insert_text.sql, correct)
 
     return Found(is_inserted=True)
+
+
+def _insert_sql(
+    connection: sa.Connection,
+    driver: Connection[t.Any],
+    text: str,
+    parameters: c.Iterable[str],
+) -> str:
+    if connection.engine in _without_prepared:
+        return text
+
+    inserts: dict[str, _PreparedInsert] = connection.info.setdefault(_INSERTS, {})
+    insert = inserts.get(text)
+
+    if insert is None:
+        insert = inserts[text] = _PreparedInsert(text)
+
+    return insert.sql(driver, parameters)
 
 
 def _can_begin(driver: object) -> t.TypeGuard[Connection[t.Any]]:
