@@ -5,6 +5,11 @@ transaction as psycopg would begin it; with others, and for those who watch, it 
 from __future__ import annotations
 
 import collections.abc as c
+import contextlib
+import itertools
+import re
+import socket
+import threading
 import time
 import typing as t
 
@@ -14,6 +19,7 @@ import sqlalchemy as sa
 import sqlalchemy.orm as sa_orm
 
 from flask_sangho_webhooks import Event, ProcessedWebhookEventMixin, SanghoWebhooks
+from flask_sangho_webhooks.guards._psycopg import _without_prepared
 
 from .support import prepare_at_once, SECRET, Shop, TYPE
 
@@ -183,6 +189,105 @@ def test_prepared_claim_where_the_table_becomes_another(postgresql_shop: Shop) -
 
     assert ids == ["evt_y"]
     assert uses == [1, 2, 3, 7, 9]
+
+
+def test_table_that_comes_to_be_earlier_in_the_search_path(postgresql_url: str) -> None:
+    """A prepared statement would stay with the other one, where it was planned."""
+    options = {"connect_args": {"options": "-c search_path=tenant,public"}}
+
+    with Shop(postgresql_url, config={"SQLALCHEMY_ENGINE_OPTIONS": options}) as shop:
+        with shop._observer.begin() as connection:
+            connection.exec_driver_sql("CREATE SCHEMA tenant")
+
+        prepare_at_once(shop)
+        uses = uses_of_claim(shop)
+        deliver_new(shop, 3)
+
+        with shop._observer.begin() as connection:
+            connection.exec_driver_sql(f"CREATE TABLE tenant.{TABLE} (LIKE {TABLE} INCLUDING ALL)")
+            connection.exec_driver_sql(f"INSERT INTO tenant.{TABLE} VALUES ('evt_x', 'x', now())")
+
+        assert shop.deliver("evt_x").json == DUPLICATE
+        assert shop.deliver("evt_y").json == {"received": True}
+        assert shop.deliver("evt_y").json == DUPLICATE
+        assert len(shop.recorded()) == 3
+
+    assert len(uses) == 4
+
+
+def test_prepared_claim_beside_many_statements(postgresql_shop: Shop) -> None:
+    """psycopg keeps the last hundred; ours is none of them."""
+    shop = postgresql_shop
+    prepare_at_once(shop)
+    uses = uses_of_claim(shop)
+    numbers = itertools.count()
+
+    def execute(event: Event) -> None:
+        for _ in range(statements):
+            shop.db.session.execute(sa.text(f"SELECT {next(numbers)}"))
+
+    shop.webhooks.on("*")(execute)
+    statements = 30
+    deliver_new(shop, 8)
+    assert uses == [1, 2, 3, 4, 5, 6, 7, 8]
+    # So many that we cannot say any more whether ours is there.
+    uses.clear()
+    statements = 130
+    deliver_new(shop, 3)
+    assert uses == [17, 17, 17]
+
+    with shop.app.app_context():
+        assert shop.db.engine not in _without_prepared  # which an error of the server would do
+
+
+class Pooler:
+    """Forwards to PostgreSQL, and says as a pooler does that the process there is another one."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self._server = (str(url.host), int(url.port or 5432))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = url.set(
+            host="127.0.0.1", port=self._listener.getsockname()[1]
+        ).update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
+
+    def __enter__(self) -> Pooler:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
+
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=ends, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        key_data = re.compile(rb"K\x00\x00\x00\x0c....", re.DOTALL)
+
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(65536):
+                target.sendall(key_data.sub(b"K\x00\x00\x00\x0c\x00\x00\x00\x01", data))
+
+
+def test_claim_is_not_prepared_behind_a_pooler(postgresql_url: str) -> None:
+    """It may lead to another connection in each transaction."""
+    url = sa.make_url(postgresql_url)
+
+    if url.host is None:
+        pytest.skip("needs a server on TCP")
+
+    with Pooler(url) as pooler:
+        with Shop(pooler.url.render_as_string(hide_password=False)) as shop:
+            uses = uses_of_claim(shop)
+            prepare_at_once(shop)
+            deliver_new(shop, 8)
+
+        assert uses == [0] * 8
 
 
 def execute_unseen(shop: Shop, query: str) -> str:

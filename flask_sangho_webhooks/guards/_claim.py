@@ -20,7 +20,7 @@ from sqlalchemy.sql.expression import Insert
 from ..event import Event
 from ._conflict import means_duplicate, select_id
 from ._driver import execute_first, Found
-from ._timeouts import busy_timeout, lock_wait_timeout, milliseconds
+from ._timeouts import busy_timeout, limit_statement, lock_wait_timeout
 from ._transient import error_code, LOCK_WAIT_TIMEOUT
 
 
@@ -92,7 +92,9 @@ def _parameters(event: Event) -> dict[str, str]:
 
 
 @functools.cache
-def _postgresql_statement(table: sa.Table, *, sets_back: bool = False) -> Insert:
+def _postgresql_statement(
+    table: sa.Table, *, sets_back: bool = False, is_prepared: bool = False
+) -> Insert:
     r"""Attempt and claim.
 
     A plain insert of an id that another transaction has inserted waits until that one ends, and a
@@ -111,16 +113,21 @@ def _postgresql_statement(table: sa.Table, *, sets_back: bool = False) -> Insert
     code that this extension replaces, or for a lock on the table. ``lock_timeout`` bounds that.
 
     :param sets_back: whether a row that is inserted sets the timeout back to what
-        :func:`_limit_statement` has kept. If there is none, a rollback follows.
+        :func:`limit_statement` has kept. If there is none, a rollback follows.
+    :param is_prepared: whether nothing is to be inserted where the table's name has come to stand
+        for another one, as when one is made in a schema that comes earlier in the ``search_path``:
+        a prepared statement stays with the table that it was planned for.
     """
     from sqlalchemy.dialects import postgresql
 
     row = _row(table, "postgresql")
     key = sa.bindparam("lock_key", type_=sa.BigInteger)
     locked = sa.func.pg_try_advisory_xact_lock(key, type_=sa.Boolean)
+    condition = sa.and_(_names_same_table(table), locked) if is_prepared else locked
+
     insert = (
         postgresql.insert(table)
-        .from_select(list(row), sa.select(*row.values()).where(locked))
+        .from_select(list(row), sa.select(*row.values()).where(condition))
         .on_conflict_do_nothing(index_elements=[table.c.event_id])
         .execution_options(preserve_rowcount=True)
     )
@@ -132,15 +139,14 @@ def _postgresql_statement(table: sa.Table, *, sets_back: bool = False) -> Insert
     return insert.returning(sa.literal_column(setting))
 
 
-@functools.lru_cache(maxsize=64)
-def _limit_statement(timeout: float) -> sa.Select[t.Any]:
-    """Keep ``lock_timeout``, and then set it for the claim.
+def _names_same_table(table: sa.Table) -> sa.ColumnElement[bool]:
+    """The cast is made when the statement is planned, the call when it is executed."""
+    from sqlalchemy.dialects import postgresql
 
-    :param timeout: in seconds.
-    """
-    keep = "set_config('sangho.lock_timeout', current_setting('lock_timeout'), true)"
-    limit = f"set_config('lock_timeout', '{milliseconds(timeout)}', true)"
-    return sa.select(sa.literal_column(keep)).add_columns(sa.literal_column(limit))
+    name = postgresql.dialect(paramstyle="named").identifier_preparer.format_table(table)  # type: ignore[no-untyped-call]
+    escaped = name.replace("\\", "\\\\").replace("'", "''")
+    literal: sa.ColumnElement[str] = sa.literal_column(f"E'{escaped}'")
+    return sa.func.to_regclass(literal) == sa.cast(literal, postgresql.REGCLASS)
 
 
 def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeout: float) -> Claim:
@@ -149,12 +155,13 @@ def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeou
     found: Found | None = None
 
     if connection.dialect.driver == "psycopg":
-        insert, insert_or_find = _postgresql_statement(table), _in_one_trip()
-        found = insert_or_find(connection, insert, select, parameters, timeout)
+        insert = _postgresql_statement(table)
+        prepared = _postgresql_statement(table, is_prepared=True)
+        found = _in_one_trip()(connection, insert, prepared, select, parameters, timeout)
 
     if found is None:
         insert = _postgresql_statement(table, sets_back=True)
-        execute_first(connection, _limit_statement(timeout), {})
+        execute_first(connection, limit_statement(timeout), {})
         found = _insert_or_find(connection, insert, select, parameters)
 
     if found.is_inserted:

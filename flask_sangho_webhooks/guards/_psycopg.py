@@ -13,6 +13,7 @@ import typing as t
 import weakref
 
 import sqlalchemy as sa
+import sqlalchemy.exc as sa_exc
 from psycopg import Connection, Cursor, errors, generators, pq
 
 from ._driver import call_driver, Found, plain_texts
@@ -22,138 +23,176 @@ _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _LOCK_TIMEOUT = "sangho_lock_timeout"
 """In a connection's ``info``: what its ``lock_timeout`` was at the last claim."""
 _INSERTS = "sangho_inserts"
-"""In a connection's ``info``: a :class:`_PreparedInsert` for each text."""
+"""In a connection's ``info``: an :class:`_Insert` for each text."""
+
+_IS_DIRECT = "sangho_is_direct"
+"""In a connection's ``info``: whether it is to the server itself."""
 
 _without_prepared: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
-"""Engines on which a prepared insert was not what we took it for."""
+"""Engines that do without prepared inserts."""
 _MISTAKEN = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
-
-
-class _PreparedInsert:
-    """An insert of one connection, which becomes a prepared statement when it has been executed as
-    often as psycopg waits for with its own: parsing and planning take half of a claim's time.
-
-    psycopg drops all prepared statements, ours with its own, after a rollback and in some other
-    cases. So we note one of its own that is there: for as long as it is, so is ours.
-
-    :param text: with parameters as ``%(name)s``.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._times = 0
-        self._prepared: str | None = None
-        self._witness: tuple[object, object] = (None, None)
-
-    def sql(self, driver: Connection[t.Any], parameters: c.Iterable[str]) -> str:
-        """What to execute now: one statement, or two of which the last inserts."""
-        # Private, and the same from psycopg 3.1 on. Where it is not, nothing is prepared.
-        names = getattr(getattr(driver, "_prepared", None), "_names", None) or {}
-        key, name = self._witness
-
-        if self._prepared is not None:
-            if names.get(key) == name:
-                return self._prepared
-
-            self._times, self._prepared = 0, None
-
-        if driver.prepare_threshold is None or self._times < driver.prepare_threshold or not names:
-            self._times += 1
-            return self._text
-
-        # Behind a pooler, another client may have been on the connection. Its statement of the same
-        # name is the same.
-        digest = hashlib.blake2b(self._text.encode(), digest_size=8).hexdigest()
-        numbers = {parameter: f"${number}" for number, parameter in enumerate(parameters, 1)}
-        numbered = (self._text % numbers).replace("%", "%%")
-        values = ", ".join(f"%({parameter})s" for parameter in parameters)
-        self._prepared = f"EXECUTE sangho_{digest} ({values})"
-        self._witness = next(reversed(names.items()))
-        return f"PREPARE sangho_{digest} AS {numbered};{self._prepared}"
 
 
 def insert_or_find(
     connection: sa.Connection,
     insert: sa.Insert,
+    prepared: sa.Insert,
     select: sa.Select[t.Any],
     parameters: c.Mapping[str, object],
     timeout: float,
 ) -> Found | None:
     """Begin a transaction and insert an id, or else look for it and roll back.
 
-    ``lock_timeout`` has to be for the handlers what it was. We assume that it is what it was the
-    last time, set it back to that, and are told what it really was. To cancel from here what waits
-    too long would be quicker, but a cancellation needs a connection of its own: where it does not
-    arrive, as behind a pooler, the server goes on waiting.
-
     :param insert: of one row, or none.
+    :param prepared: the same as a prepared statement. It may also insert none where the name of the
+        table has come to stand for another one.
     :param select: finds the row that is there in its place.
+    :param parameters: of all three.
     :param timeout: in seconds, for each lock that the insert waits for.
     :return: None if this is not the way to do it here. Then nothing was done.
     :raises sqlalchemy.exc.DBAPIError: what the database says.
     """
-    texts = plain_texts(connection, insert, select)
+    texts = plain_texts(connection, insert, prepared, select)
     driver = connection.connection.dbapi_connection
 
     if texts is None or not _can_begin(driver):
         return None
 
-    insert_text, select_text = texts
+    text, prepared_text, select_text = (text.sql for text in texts)
     send = functools.partial(_execute, driver, parameters)
+    attempt = functools.partial(_insert_or_find, connection, send, select_text, timeout)
+
+    if connection.engine in _without_prepared:
+        return attempt(text)
+
+    inserts: dict[str, _Insert] = connection.info.setdefault(_INSERTS, {})
+    state = inserts.get(text) or inserts.setdefault(text, _Insert(text, prepared_text, parameters))
+    sql = state.sql(driver)
+
+    if sql.startswith("PREPARE") and not _is_direct(connection, driver):
+        _without_prepared.add(connection.engine)
+        return attempt(text)
+
+    try:
+        found = attempt(sql)
+    except sa_exc.DBAPIError as error:
+        if sql == text or not isinstance(error.orig, _MISTAKEN):
+            raise
+
+        # Somebody has dropped it, or made it, without psycopg's knowledge.
+        _without_prepared.add(connection.engine)
+        call_driver(connection, "ROLLBACK", functools.partial(send, "ROLLBACK"))
+        return attempt(text)
+
+    state.note(driver, sql)
+    is_unsure = sql != text and not found.is_inserted and found.event_id is None
+    return attempt(text) if is_unsure else found
+
+
+def _insert_or_find(
+    connection: sa.Connection,
+    send: c.Callable[[str], list[pq.abc.PGresult]],
+    select: str,
+    timeout: float,
+    insert: str,
+) -> Found:
+    """``lock_timeout`` has to be for the handlers what it was. We assume that it is what it was the
+    last time, set it back to that, and are told what it really was. To cancel from here what waits
+    too long would be quicker, but a cancellation needs a connection of its own: where it does not
+    arrive, as behind a pooler, the server goes on waiting.
+
+    :param insert: one statement, or several of which the last inserts.
+    """
     info = connection.info
     assumed = info.get(_LOCK_TIMEOUT, "0")
-    sql = _insert_sql(connection, driver, insert_text.sql, parameters)
     claim = functools.partial(
         send,
         f"BEGIN;SHOW lock_timeout;SET LOCAL lock_timeout = '{milliseconds(timeout)}'"
-        f";{sql};SET LOCAL lock_timeout = '{assumed}'",
+        f";{insert};SET LOCAL lock_timeout = '{assumed}'",
     )
-
-    try:
-        _, shown, _, *_, inserted, _ = call_driver(connection, insert_text.sql, claim)
-    except Exception as error:
-        if sql.startswith("PREPARE"):
-            del info[_INSERTS][insert_text.sql]
-
-        if sql == insert_text.sql or not isinstance(getattr(error, "orig", None), _MISTAKEN):
-            raise
-
-        # A text of SQL has dropped it, or a pooler has put another connection in its place.
-        _without_prepared.add(connection.engine)
-        call_driver(connection, "ROLLBACK", functools.partial(send, "ROLLBACK"))
-        return insert_or_find(connection, insert, select, parameters, timeout)
-
+    _, shown, _, *_, inserted, _ = call_driver(connection, insert, claim)
     actual = _value(shown)
 
     if not inserted.command_tuples:
-        look = functools.partial(send, f"{select_text.sql};ROLLBACK")
-        found, _ = call_driver(connection, select_text.sql, look)
+        look = functools.partial(send, f"{select};ROLLBACK")
+        found, _ = call_driver(connection, select, look)
         return Found(is_inserted=False, event_id=_value(found))
 
     if actual != assumed:
         info[_LOCK_TIMEOUT] = actual
         correct = functools.partial(send, f"SET LOCAL lock_timeout = '{actual}'")
-        call_driver(connection, insert_text.sql, correct)
+        call_driver(connection, insert, correct)
 
     return Found(is_inserted=True)
 
 
-def _insert_sql(
-    connection: sa.Connection,
-    driver: Connection[t.Any],
-    text: str,
-    parameters: c.Iterable[str],
-) -> str:
-    if connection.engine in _without_prepared:
-        return text
+class _Insert:
+    """How one connection executes an insert: as a text, and when it has done so as often as psycopg
+    waits for with its own statements, as a prepared one. Parsing and planning take half of a
+    claim's time.
 
-    inserts: dict[str, _PreparedInsert] = connection.info.setdefault(_INSERTS, {})
-    insert = inserts.get(text)
+    psycopg drops all prepared statements, ours with its own, after a rollback and in some other
+    cases. So we note one of its own that is there: for as long as it is, so is ours.
 
-    if insert is None:
-        insert = inserts[text] = _PreparedInsert(text)
+    :param text: with parameters as ``%(name)s``, as in ``prepared``.
+    """
 
-    return insert.sql(driver, parameters)
+    def __init__(self, text: str, prepared: str, parameters: c.Iterable[str]) -> None:
+        # Of the text: where another client has made the statement of this name, it is the same.
+        name = "sangho_" + hashlib.blake2b(prepared.encode(), digest_size=8).hexdigest()
+        numbers = {parameter: f"${number}" for number, parameter in enumerate(parameters, 1)}
+        numbered = (prepared % numbers).replace("%", "%%")
+        values = ", ".join(f"%({parameter})s" for parameter in numbers)
+        self._text = text
+        self._execute = f"EXECUTE {name} ({values})"
+        self._prepare = f"PREPARE {name} AS {numbered};{self._execute}"
+        self._times = 0
+        self._is_crowded_out = False
+        self._witness: tuple[object, object] | None = None
+
+    def sql(self, driver: Connection[t.Any]) -> str:
+        """What to execute now: one statement, or two of which the last inserts."""
+        names = _prepared_by_psycopg(driver)
+
+        if self._witness is not None:
+            key, name = self._witness
+
+            if names.get(key) == name:
+                return self._execute
+
+            self._times, self._witness = 0, None
+            # Dropped alone, for want of room: ours is still there, and cannot be made again.
+            most = driver.prepared_max
+            self._is_crowded_out = most is not None and len(names) >= most
+
+        threshold = driver.prepare_threshold
+        is_due = threshold is not None and self._times >= threshold and not self._is_crowded_out
+        return self._prepare if is_due and names else self._text
+
+    def note(self, driver: Connection[t.Any], sql: str) -> None:
+        """Note that something has been executed."""
+        self._times += 1
+
+        if sql != self._text:
+            # The newest: psycopg drops the oldest when there are too many.
+            self._witness = next(reversed(_prepared_by_psycopg(driver).items()))
+
+
+def _prepared_by_psycopg(driver: Connection[t.Any]) -> dict[object, object]:
+    # Private, and the same from psycopg 3.1 on. Where it is not, nothing is prepared.
+    return getattr(getattr(driver, "_prepared", None), "_names", None) or {}
+
+
+def _is_direct(connection: sa.Connection, driver: Connection[t.Any]) -> bool:
+    """Whether no pooler is in between, which may give each transaction another connection."""
+    info = connection.info
+
+    if _IS_DIRECT not in info:
+        ask = functools.partial(_execute, driver, {}, "SELECT pg_backend_pid()")
+        (shown,) = call_driver(connection, "SELECT pg_backend_pid()", ask)
+        info[_IS_DIRECT] = _value(shown) == str(driver.pgconn.backend_pid)
+
+    return bool(info[_IS_DIRECT])
 
 
 def _can_begin(driver: object) -> t.TypeGuard[Connection[t.Any]]:

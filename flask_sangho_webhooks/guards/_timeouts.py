@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc as c
 import contextlib
+import functools
 import typing as t
 
 import sqlalchemy as sa
@@ -15,6 +16,17 @@ def milliseconds(timeout: float) -> str:
     :param timeout: in seconds.
     """
     return f"{max(1, round(timeout * 1000))}ms"
+
+
+@functools.lru_cache(maxsize=64)
+def limit_statement(timeout: float) -> sa.Select[t.Any]:
+    """Keep PostgreSQL's ``lock_timeout``, and then set it for the claim.
+
+    :param timeout: in seconds.
+    """
+    keep = "set_config('sangho.lock_timeout', current_setting('lock_timeout'), true)"
+    limit = f"set_config('lock_timeout', '{milliseconds(timeout)}', true)"
+    return sa.select(sa.literal_column(keep)).add_columns(sa.literal_column(limit))
 
 
 class busy_timeout:
