@@ -130,7 +130,7 @@ def new_event(dialect: Dialect, bench: Bench) -> list[Result]:
     pair = Pair(bench, dialect)
     sides = pair.sides(_new, pair.driver.new)
     # Every one waits for the disk, whose moods a longer round evens out.
-    samples = bench.interleave(sides, units=UNITS, seconds=2.2)
+    samples = bench.interleave(sides, units=UNITS, seconds=3)
 
     if any(recorded != effects for recorded, effects in pair.counts().values()):
         raise RuntimeError("Not every event was recorded with its effect.")
