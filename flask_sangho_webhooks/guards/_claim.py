@@ -19,7 +19,7 @@ from sqlalchemy.sql.expression import Insert
 
 from ..event import Event
 from ._conflict import means_duplicate, select_id
-from ._driver import execute_first, Found
+from ._driver import execute_first, Found, unprepared
 from ._timeouts import busy_timeout, limit_statement, lock_wait_timeout
 from ._transient import error_code, LOCK_WAIT_TIMEOUT
 
@@ -161,8 +161,10 @@ def _postgresql(connection: sa.Connection, table: sa.Table, event: Event, timeou
 
     if found is None:
         insert = _postgresql_statement(table, sets_back=True)
-        execute_first(connection, limit_statement(timeout), {})
-        found = _insert_or_find(connection, insert, select, parameters)
+
+        with unprepared(connection):
+            execute_first(connection, limit_statement(timeout), {})
+            found = _insert_or_find(connection, insert, select, parameters)
 
     if found.is_inserted:
         return Claim.OURS

@@ -65,6 +65,26 @@ def execute_first(
     return call_driver(connection, text.sql, execute)
 
 
+@contextlib.contextmanager
+def unprepared(connection: sa.Connection) -> c.Iterator[None]:
+    """psycopg prepares what is executed often, and a prepared statement stays with the table that
+    it was planned for when one of the same name comes to be earlier in the ``search_path``.
+    """
+    driver: t.Any = connection.connection.dbapi_connection
+    threshold = getattr(driver, "prepare_threshold", None)
+
+    if threshold is None:  # another driver, or it is not to prepare anything
+        yield
+        return
+
+    driver.prepare_threshold = None
+
+    try:
+        yield
+    finally:
+        driver.prepare_threshold = threshold
+
+
 def call_driver(connection: sa.Connection, sql: str, function: c.Callable[[], _R]) -> _R:
     """Call a function that executes something over the driver.
 

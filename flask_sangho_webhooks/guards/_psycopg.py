@@ -24,7 +24,6 @@ _LOCK_TIMEOUT = "sangho_lock_timeout"
 """In a connection's ``info``: what its ``lock_timeout`` was at the last claim."""
 _INSERTS = "sangho_inserts"
 """In a connection's ``info``: an :class:`_Insert` for each text."""
-
 _IS_DIRECT = "sangho_is_direct"
 """In a connection's ``info``: whether it is to the server itself."""
 
