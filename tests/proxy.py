@@ -136,7 +136,11 @@ class Proxy:
             self._close(side)
         elif side.peer is not None and not self.silent:
             with contextlib.suppress(OSError):
-                side.peer.sock.sendall(data)
+                side.peer.sock.sendall(data if side.is_client else self.reply(data))
+
+    def reply(self, data: bytes) -> bytes:
+        """What a client gets in place of these bytes."""
+        return data
 
     def _loses(self, client: _Side, data: bytes) -> bool:
         """Whether this is the request to lose; if it is its reply, remember that."""

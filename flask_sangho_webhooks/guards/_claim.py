@@ -143,7 +143,9 @@ def _names_same_table(table: sa.Table) -> sa.ColumnElement[bool]:
     """The cast is made when the statement is planned, the call when it is executed."""
     from sqlalchemy.dialects import postgresql
 
-    name = postgresql.dialect(paramstyle="named").identifier_preparer.format_table(table)  # type: ignore[no-untyped-call]
+    # Another paramstyle has it double percent signs, and so has the literal.
+    dialect: sa.Dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # by SQLAlchemy
+    name = dialect.identifier_preparer.format_table(table)
     escaped = name.replace("\\", "\\\\").replace("'", "''")
     literal: sa.ColumnElement[str] = sa.literal_column(f"E'{escaped}'")
     return sa.func.to_regclass(literal) == sa.cast(literal, postgresql.REGCLASS)

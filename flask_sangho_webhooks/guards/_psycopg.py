@@ -59,7 +59,7 @@ def insert_or_find(
 
     text, prepared_text, select_text = (text.sql for text in texts)
     send = functools.partial(_execute, driver, parameters)
-    attempt = functools.partial(_insert_or_find, connection, send, select_text, timeout)
+    attempt = functools.partial(_attempt, connection, send, select_text, timeout)
 
     if connection.engine in _without_prepared:
         return attempt(text)
@@ -88,14 +88,16 @@ def insert_or_find(
     return attempt(text) if is_unsure else found
 
 
-def _insert_or_find(
+def _attempt(
     connection: sa.Connection,
     send: c.Callable[[str], list[pq.abc.PGresult]],
     select: str,
     timeout: float,
     insert: str,
 ) -> Found:
-    """``lock_timeout`` has to be for the handlers what it was. We assume that it is what it was the
+    """Insert, or else look and roll back.
+
+    ``lock_timeout`` has to be for the handlers what it was. We assume that it is what it was the
     last time, set it back to that, and are told what it really was. To cancel from here what waits
     too long would be quicker, but a cancellation needs a connection of its own: where it does not
     arrive, as behind a pooler, the server goes on waiting.
